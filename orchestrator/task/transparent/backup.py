@@ -18,7 +18,6 @@ from orchestrator.both.newest import MARKER, InGeneration
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.task import fence, this_task
 from orchestrator.task.keras.optimizers import optimizers_of
-from orchestrator.task.transparent.reporter import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Position:
         return position
 
 
-class Mismatch(Unsupported):
+class Mismatch(RuntimeError):
     """The backup belongs to a model of other shapes."""
 
     orch_kind = "other-shapes"
@@ -277,13 +276,14 @@ def positions(checkpoint_dir: str) -> dict[int, Position]:
 
 @contextlib.contextmanager
 def restoring(directory: str, checkpoint_dir: str | None) -> Iterator[None]:
-    """Tell the shim of what is raised: it counts against the file, and the next generation is given another.
-
-    A changed model does not: each file would be of other shapes.
-    """
+    """Tell the shim of what is raised: a changed model, or a file that failed, and the next start gets another one."""
     try:
         yield
-    except (MemoryError, Mismatch):
+    except MemoryError:
+        raise
+    except Mismatch as e:
+        if this_task.link is not None:  # first, because the script may swallow the error
+            this_task.link.send({"error": {"kind": e.orch_kind, "message": str(e)}}, wait_s=1.0)
         raise
     except Exception as e:
         if type(e).__name__ not in _NOT_OF_THE_FILE:

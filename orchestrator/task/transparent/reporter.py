@@ -29,11 +29,7 @@ class Reporter:
         self._link.say(f"transparent-{kind}", message)
 
     def unsupported(self, message: str) -> Unsupported:
-        """Return the error to raise."""
-        return self.refuse(Unsupported(message))
-
-    def refuse(self, error: Unsupported) -> Unsupported:
-        """Return the same error, to raise it. The shim is told first, because the script may swallow the error."""
-        self._link.send({"error": {"kind": error.orch_kind, "message": str(error)}}, wait_s=1.0)
-        self.refused = error
-        return error
+        """Return the error to raise. The shim is told first, because the script may swallow the error."""
+        self._link.send({"error": {"kind": "unsupported", "message": message}}, wait_s=1.0)
+        self.refused = Unsupported(message)
+        return self.refused

@@ -19,7 +19,8 @@ from orchestrator.task.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from orchestrator.task.transparent.replay import Course
@@ -160,21 +161,17 @@ class Saver:
 
     def _check_changed(self, model: Any) -> None:
         """Raise Mismatch for the fit at which a run before this one ended, if its model has other shapes now."""
-        setting, number = self._setting, self._setting.interrupted(self.fit, self._identity)
-        saved = number is not None and backup.read(backup.folder(setting.checkpoint_dir or "", number))
-        if saved:
+        setting, saved = self._setting, None
+        if (number := setting.interrupted(self.fit, self._identity)) is not None:
+            with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, and not needed
+                saved = backup.read(backup.folder(setting.checkpoint_dir or "", number))
+        if saved is not None:
             setting.prepare(model, self._course)
             if model.built:
                 backup.matched(setting.groups_of(model), saved[0], "model")
 
-    @contextlib.contextmanager
-    def _restoring(self) -> Iterator[None]:
-        try:
-            with backup.restoring(self._directory or "", self._setting.checkpoint_dir):
-                yield
-        except backup.Mismatch as e:
-            self._setting.report.refuse(e)
-            raise
+    def _restoring(self) -> AbstractContextManager[None]:
+        return backup.restoring(self._directory or "", self._setting.checkpoint_dir)
 
     def _agree(self, position: backup.Position) -> None:
         """Check that all workers continue at one position; else they would wait for each other for ever."""

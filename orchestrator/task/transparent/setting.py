@@ -135,12 +135,8 @@ class Setting:
         Within one run the script is the same: there a fit without a backup is another one, whose model it drew, say.
         """
         for number, position in self.backups.items() if len(self.backups) == 1 else ():
-            has_ended, same_run = (
-                position.epoch >= position.epochs,
-                position.run == os.environ.get("ORCH_RUN", ""),
-            )
-            if fit == number + 1 and not has_ended and not same_run and position.identity[:1] == mine[:1]:
-                return number
+            if position.epoch < position.epochs and position.run != os.environ.get("ORCH_RUN", ""):
+                return number if fit == number + 1 and position.identity[:1] == mine[:1] else None
         return None
 
     def groups_of(self, model: Any) -> dict[str, list[Any]]:

@@ -19,7 +19,6 @@ from orchestrator.task.transparent.atomic import Atomic as RealAtomic
 from orchestrator.task.transparent.atomic import NotAtomic, own
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.replay import Course
-from orchestrator.task.transparent.reporter import Reporter
 from orchestrator.task.transparent.rescue import Rescue
 from orchestrator.task.transparent.saver import Saver
 
@@ -561,23 +560,24 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
         backup.write(folder, {backup.STEPS: steps, "model/00000": np.ones(3)}, Position(2, steps, steps))
         os.utime(Path(folder, backup.NAME), (at, at))
     told: list[dict[str, Any]] = []
-    link = SimpleNamespace(send=lambda line, **_: told.append(line["restored"]))
+    link = SimpleNamespace(send=lambda line, **_: told.append(line.get("restored") or line["error"]))
     monkeypatch.setattr(this_task, "link", link)
-    refused: list[dict[str, Any]] = []
-    report = Reporter(SimpleNamespace(send=lambda line, **_: refused.append(line["error"])))  # type: ignore[arg-type]
-    setting: Any = SimpleNamespace(library="keras", report=report, checkpoint_dir=str(tmp_path))
+    setting: Any = SimpleNamespace(library="keras", report=lambda *_: None, checkpoint_dir=str(tmp_path))
     saver = Saver(setting, Course(0), {"epochs": 3})
     saver._directory = directory
     backup.tell_restored(directory, str(tmp_path), 57)
     size = Path(survivor, backup.NAME).stat().st_size
     file = "orch/fit-000/rescued-by-worker-1/latest.weights.h5"
     assert told == [{"file": file, "step": 57, "saved_at": 8e8, "bytes": size, "why": ""}]
-    for error, is_told in ((KeyError("x"), True), (MemoryError(), False), (backup.Mismatch("y"), False)):
+    for error, is_told in ((KeyError("x"), True), (MemoryError(), False)):
         told.clear()
         with pytest.raises(type(error)), saver._restoring():
             raise error
         assert [(each["file"], each["step"]) for each in told] == ([(file, None)] if is_told else [])
-    assert refused == [{"kind": "other-shapes", "message": "y"}], "a changed model is not the file's fault"
+    told.clear()
+    with pytest.raises(backup.Mismatch), saver._restoring():
+        raise backup.Mismatch("y")
+    assert told == [{"kind": "other-shapes", "message": "y"}], "a changed model is not the file's fault"
     h5py = pytest.importorskip("h5py")
     with h5py.File(Path(survivor, backup.NAME), "r+") as torn:
         del torn["position"]

@@ -80,12 +80,12 @@ def test_a_model_of_other_shapes_than_the_checkpoint_ends_with_that_sentence(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:
     env = environment(strategy="single", save_every_steps=3)
-    script, before = SCRIPTS / "filters.py", {**env, "ORCH_RUN": "run-1"}
+    script, before = SCRIPTS / "filters.py", {**env, "ORCH_SCRIPT": "with 8"}
     first = gang(script, "8", "killed", directories=seeded(tmp_path, 1, 1)[1], env=before)
     assert first.ended() == [9], first.tasks[0].err
     answer, directories = seeded(tmp_path, 2, 1)
     assert answer["global_step"] > 0
-    second = gang(script, "16", directories=directories, env={**env, "ORCH_RUN": "run-2"})
+    second = gang(script, "16", directories=directories, env={**env, "ORCH_SCRIPT": "with 16"})
     assert second.ended() == [1]
     said = "the model has other shapes than the checkpoint (conv1: 3x3x1x16, was 8)"
     said += ": `orch up --again` begins from scratch"

@@ -57,8 +57,8 @@ class Position:
         """The state of the random generators of the process, once the fit has ended."""
         self.callbacks: dict[str, dict[str, Any]] = {}
         """Attributes of callbacks by place and class name (see `remembered.py`): also History's."""
-        self.run = os.environ.get("ORCH_RUN", "")
-        """The id of the run; of a file that lacks it, the present one."""
+        self.script = os.environ.get("ORCH_SCRIPT", "")
+        """What tells the script, its arguments and its environment from changed ones; empty where that is not known."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))
@@ -74,8 +74,9 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in ("fit", "identity", "epochs", "chance", "callbacks", "run"):
+        for name in ("fit", "identity", "epochs", "chance", "callbacks"):
             setattr(position, name, fields.get(name, getattr(position, name)))
+        position.script = fields.get("script", "")
         return position
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import time
 
 from orchestrator.task.transparent import backup, chance
-from orchestrator.task.transparent.identity import identity
+from orchestrator.task.transparent.identity import identity, is_called_by_script
 from orchestrator.task.transparent.remembered import GROUP, Memory
 from orchestrator.task.transparent.replay import is_traceable
 from orchestrator.task.transparent.strategy import mean_over_workers
@@ -162,7 +163,9 @@ class Saver:
     def _check_changed(self, model: Any) -> None:
         """Raise Mismatch for the fit at which a run before this one ended, if its model has other shapes now."""
         setting, saved = self._setting, None
-        if (number := setting.interrupted(self.fit, self._identity)) is not None:
+        folder = setting.folder or os.path.dirname(os.path.realpath(sys.modules["__main__"].__file__ or ""))
+        number = setting.interrupted(self.fit, self._identity)
+        if number is not None and is_called_by_script(folder):
             with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, and not needed
                 saved = backup.read(backup.folder(setting.checkpoint_dir or "", number))
         if saved is not None:

@@ -8,7 +8,7 @@ import os
 from orchestrator.task import this_task
 from orchestrator.task.cadence import Cadence, Wish
 from orchestrator.task.transparent.backup import positions, variables_of
-from orchestrator.task.transparent.identity import DATA, WEIGHTS, difference
+from orchestrator.task.transparent.identity import CALLER, DATA, WEIGHTS, difference, differences
 from orchestrator.task.transparent.shrink import Shrink
 from orchestrator.task.transparent.strategy import (
     names_of_workers,
@@ -130,13 +130,18 @@ class Setting:
         return None
 
     def interrupted(self, fit: int, mine: list[float]) -> int | None:
-        """Return the number of the fit at which another run ended, where this one, the first, may be that, changed.
+        """Return the number of the only fit there was, which had not ended, where this one is that one, changed.
 
-        Within one run the script is the same: there a fit without a backup is another one, whose model it drew, say.
+        Where the script is unchanged, a fit without a backup is another one, whose model it drew, say. So it is where
+        other data is trained, which a script draws anew only where its chance is not seeded.
         """
         for number, position in self.backups.items() if len(self.backups) == 1 else ():
-            if position.epoch < position.epochs and position.run != os.environ.get("ORCH_RUN", ""):
-                return number if fit == number + 1 and position.identity[:1] == mine[:1] else None
+            same_script = position.script in ("", os.environ.get("ORCH_SCRIPT", position.script))
+            if position.epoch >= position.epochs or same_script or fit != number + 1:
+                return None
+            differing = differences(position.identity, mine)
+            if CALLER not in differing and not (self.is_seeded and DATA in differing):
+                return number
         return None
 
     def groups_of(self, model: Any) -> dict[str, list[Any]]:

@@ -47,16 +47,23 @@ def test_what_differs_is_named(variables: list[Any], saved: list[tuple[int, ...]
 
 
 def begun(
-    root: Path, patch: pytest.MonkeyPatch, mine: list[float], done: int = 1, run: str = "run-2"
+    root: Path,
+    patch: pytest.MonkeyPatch,
+    mine: list[float],
+    done: int = 1,
+    script: str = "changed",
+    *,
+    seeded: bool = True,
 ) -> Saver:
     """Return the saver of the first fit of a run, after one whose only fit of three epochs was saved after `done`."""
     np = pytest.importorskip("numpy")
-    patch.setenv("ORCH_RUN", "run-1")
-    setting = restarted(root, patch, (identity(), done, 3))
+    patch.setenv("ORCH_SCRIPT", "as it was")
+    setting = restarted(root, patch, (identity(), done, 3), seeded=seeded)
+    setting.folder = str(Path(__file__).parent)
     position = setting.backups[0]
     values = {backup.STEPS: position.steps, "model/00000": np.zeros((3, 8))}
     backup.write(backup.folder(str(root), 0), values, position)
-    patch.setenv("ORCH_RUN", run)
+    patch.setenv("ORCH_SCRIPT", script)
     saver = Saver(setting, Course(0), {"epochs": 3})
     saver._identity = mine
     saver.fit = setting.number_of(mine, 3)
@@ -91,9 +98,13 @@ def test_the_fit_at_which_the_run_before_ended_is_not_begun_anew_with_other_shap
         ),  # another function
         ({"mine": identity(model=1.0), "done": 3}, model_of(variable("conv1/kernel", 3, 16))),  # its next fit
         (
-            {"mine": identity(model=1.0), "run": "run-1"},
+            {"mine": identity(model=1.0), "script": "as it was"},
             model_of(variable("conv1/kernel", 3, 16)),
-        ),  # the same code
+        ),  # the script draws its models
+        (
+            {"mine": identity(model=1.0, data=1.0)},
+            model_of(variable("conv1/kernel", 3, 16)),
+        ),  # a fit put before it
     ],
 )
 def test_another_fit_begins_as_the_script_lets_it_begin(
@@ -103,6 +114,33 @@ def test_another_fit_begins_as_the_script_lets_it_begin(
     with saver._restoring():
         saver._check_changed(model)
     assert saver.fit == 1
+
+
+def test_a_script_that_draws_its_data_may_have_changed_its_model_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = begun(tmp_path, monkeypatch, identity(model=1.0, data=1.0), seeded=False)
+    with pytest.raises(backup.Mismatch):
+        saver._check_changed(model_of(variable("conv1/kernel", 3, 16)))
+
+
+def test_a_model_that_a_tuner_draws_is_not_the_script_s_changed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = begun(tmp_path, monkeypatch, identity(model=1.0))
+    tuner: dict[str, Any] = {"__name__": "keras_tuner.engine"}
+    exec(compile("def search(fit, model): fit(model)", "/site-packages/keras_tuner/engine.py", "exec"), tuner)
+    tuner["search"](saver._check_changed, model_of(variable("conv1/kernel", 3, 16)))
+    assert saver.fit == 1
+
+
+def test_a_backup_of_the_version_before_is_of_no_known_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_SCRIPT", "this one")
+    text = backup.Position(1, 0).as_json()
+    assert backup.Position.from_json(text).script == "this one"
+    assert backup.Position.from_json('{"epoch": 1, "batch": 0}').script == ""
 
 
 def test_a_damaged_backup_does_not_end_a_fit_that_does_not_need_it(

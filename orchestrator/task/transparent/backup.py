@@ -57,6 +57,8 @@ class Position:
         """The state of the random generators of the process, once the fit has ended."""
         self.callbacks: dict[str, dict[str, Any]] = {}
         """Attributes of callbacks by place and class name (see `remembered.py`): also History's."""
+        self.set: dict[str, float] = {}
+        """The numbers of its optimizers that the script had set when the fit began, such as the learning rate."""
         self.script = os.environ.get("ORCH_SCRIPT", "")
         """What tells the script, its arguments and its environment from changed ones; empty where that is not known."""
 
@@ -74,7 +76,7 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in ("fit", "identity", "epochs", "chance", "callbacks"):
+        for name in ("fit", "identity", "epochs", "chance", "callbacks", "set"):
             setattr(position, name, fields.get(name, getattr(position, name)))
         position.script = fields.get("script", "")
         return position
@@ -112,6 +114,18 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
         variables = optimizer.variables
         groups[name] = list(variables() if callable(variables) else variables)
     return groups
+
+
+def numbers_of_optimizers(groups: dict[str, list[Any]]) -> dict[str, float]:
+    """Return the variables of optimizers that are a single number with a fraction, by group and name."""
+    numbers = {}
+    for group, variables in groups.items():
+        for variable in variables if group.startswith("optimizer") else ():
+            kind = str(getattr(variable.dtype, "name", variable.dtype))
+            if tuple(variable.shape) == () and "float" in kind:
+                name = str(getattr(variable, "path", None) or variable.name).partition(":")[0]
+                numbers[f"{group}/{name.rpartition('/')[2]}"] = float(variable.numpy())
+    return numbers
 
 
 def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 SAMPLE_BYTES = 1 << 24
 """How much of an array is looked at: evenly spaced rows of a larger one, and its last one."""
 
-CALLER, DATA, WEIGHTS = "the function that calls fit", "the data", "the starting weights"
-_PLACES = (CALLER, "the model or how it is compiled", *[DATA] * 4, *[WEIGHTS] * 4)
+CALLER, MODEL = "the function that calls fit", "the model or how it is compiled"
+DATA, WEIGHTS = "the data", "the starting weights"
+_PLACES = (CALLER, MODEL, *[DATA] * 4, *[WEIGHTS] * 4)
 """What each number of an identity is of."""
 _EXACT = (0, 1, 2, 6)
 _ROUNDING = 1e-4

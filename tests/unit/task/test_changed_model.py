@@ -71,67 +71,108 @@ def begun(
     return saver
 
 
-def test_the_fit_at_which_the_run_before_ended_is_not_begun_anew_with_other_shapes(
+def test_a_fit_whose_model_has_other_shapes_is_refused_before_anything_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(this_task, "link", SimpleNamespace(send=lambda line, **_: told.append(line)))
     saver = begun(tmp_path, monkeypatch, identity(model=1.0))
+    assert saver.fit == 0
+    saved = backup.read(backup.folder(str(tmp_path), 0))
+    assert saved is not None
     with pytest.raises(backup.Mismatch, match="conv1: 3x16, was 8"), saver._restoring():
-        saver._check_changed(model_of(variable("conv1/kernel", 3, 16)))
+        saver._restore(model_of(variable("conv1/kernel", 3, 16)), saved[0], {})
     assert [(list(line), line["error"]["kind"]) for line in told] == [(["error"], "other-shapes")], (
         "no file is blamed"
     )
 
 
 @pytest.mark.parametrize(
-    ("changed", "model"),
+    ("changed", "fit"),
     [
-        (
-            {"mine": identity(model=1.0)},
-            model_of(variable("conv1/kernel", 3, 8)),
-        ),  # another learning rate, say
-        ({"mine": identity(model=1.0)}, model_of(built=False)),
-        (
-            {"mine": identity(call=1.0, model=1.0)},
-            model_of(variable("conv1/kernel", 3, 16)),
-        ),  # another function
-        ({"mine": identity(model=1.0), "done": 3}, model_of(variable("conv1/kernel", 3, 16))),  # its next fit
-        (
-            {"mine": identity(model=1.0), "script": "as it was"},
-            model_of(variable("conv1/kernel", 3, 16)),
-        ),  # the script draws its models
-        (
-            {"mine": identity(model=1.0, data=1.0)},
-            model_of(variable("conv1/kernel", 3, 16)),
-        ),  # a fit put before it
+        ({"mine": identity(model=1.0)}, 0),  # another learning rate, or another callback
+        ({"mine": identity(model=1.0, weights=1.0)}, 0),
+        ({"mine": identity(model=1.0, data=1.0), "seeded": False}, 0),  # the script draws its data anew
+        ({"mine": identity(model=1.0, data=1.0)}, 1),  # another fit was put before it
+        ({"mine": identity(call=1.0, model=1.0)}, 1),  # another function's
+        ({"mine": identity(model=1.0), "done": 3}, 1),  # what comes after it
+        ({"mine": identity(model=1.0), "script": "as it was"}, 1),  # the script draws its models
+        ({"mine": identity()[1:]}, 1),  # of another version of orch
     ],
 )
-def test_another_fit_begins_as_the_script_lets_it_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], model: Any
+def test_a_changed_fit_goes_on_from_its_checkpoint_and_another_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], fit: int
 ) -> None:
-    saver = begun(tmp_path, monkeypatch, **changed)
-    with saver._restoring():
-        saver._check_changed(model)
-    assert saver.fit == 1
+    assert begun(tmp_path, monkeypatch, **changed).fit == fit
 
 
-def test_a_script_that_draws_its_data_may_have_changed_its_model_too(
+def test_only_the_first_fit_can_be_the_changed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = begun(tmp_path, monkeypatch, identity(call=1.0))._setting
+    assert setting.number_of(identity(model=1.0), 3) == 2
+
+
+def test_a_model_that_a_tuner_draws_is_not_the_changed_one_of_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saver = begun(tmp_path, monkeypatch, identity(model=1.0, data=1.0), seeded=False)
-    with pytest.raises(backup.Mismatch):
-        saver._check_changed(model_of(variable("conv1/kernel", 3, 16)))
+    tuner: dict[str, Any] = {"__name__": "keras_tuner.engine"}
+    code = "def search(fit, *arguments): return fit(*arguments)"
+    exec(compile(code, "/site-packages/keras_tuner/engine.py", "exec"), tuner)
+    for call, fit in ((tuner["search"], 1), (lambda fit, *arguments: fit(*arguments), 0)):
+        setting = begun(tmp_path, monkeypatch, identity(call=1.0))._setting
+        setting._next = 1
+        assert call(setting.number_of, identity(model=1.0), 3) == fit
 
 
-def test_a_model_that_a_tuner_draws_is_not_the_script_s_changed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Number:
+    """A variable of an optimizer."""
+
+    shape, dtype = (), "float32"
+
+    def __init__(self, path: str, value: float) -> None:
+        self.path, self.value = path, value
+
+    def numpy(self) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "restored", "said"),
+    [
+        (0.001, 0.05, 0.001, "sets learning_rate to 0.05 (before: 0.001), and the checkpoint's 0.001 has"),
+        (0.001, 0.05, 0.0005, "sets learning_rate to 0.05 (before: 0.001), and the checkpoint's 0.0005 has"),
+        (0.001, 0.001, 0.0005, ""),  # a callback had lowered it
+        (0.001, 0.05, 0.05, ""),  # the optimizer is not restored
+    ],
+)
+def test_a_value_that_the_script_has_changed_and_the_checkpoint_replaced_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, now: float, restored: float, said: str
 ) -> None:
     saver = begun(tmp_path, monkeypatch, identity(model=1.0))
-    tuner: dict[str, Any] = {"__name__": "keras_tuner.engine"}
-    exec(compile("def search(fit, model): fit(model)", "/site-packages/keras_tuner/engine.py", "exec"), tuner)
-    tuner["search"](saver._check_changed, model_of(variable("conv1/kernel", 3, 16)))
-    assert saver.fit == 1
+    told: list[str] = []
+    monkeypatch.setattr(saver._setting, "report", lambda kind, text: told.append(f"{kind}: {text}"))
+    rate, name = Number("adam/learning_rate", now), "optimizer/learning_rate"
+    model: Any = SimpleNamespace(
+        metrics_variables=[], variables=[], optimizer=SimpleNamespace(variables=[rate])
+    )
+    assert backup.numbers_of_optimizers(backup.variables_of(model)) == {name: now}
+    saver._set, rate.value = {name: now}, restored
+    saver._tell_replaced(model, {name: before})
+    assert len(told) == bool(said)
+    assert not said or (said in told[0] and "LearningRateScheduler(lambda epoch: 0.05)" in told[0])
+
+
+def test_the_optimizer_of_a_changed_fit_may_be_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np = pytest.importorskip("numpy")
+    saver = begun(tmp_path, monkeypatch, identity(model=1.0))
+    values, groups = {"optimizer/00000": np.zeros(3)}, {"optimizer": [variable("sgd/rate")]}
+    with pytest.raises(backup.Mismatch):
+        saver._assign(groups, values, "optimizer")
+    saver._is_changed = True
+    saver._assign(groups, values, "optimizer")
+    with pytest.raises(backup.Mismatch):
+        saver._assign({"model": [variable("sgd/rate")]}, {"model/00000": np.zeros(3)}, "model")
 
 
 def test_a_backup_of_the_version_before_is_of_no_known_script(
@@ -141,15 +182,6 @@ def test_a_backup_of_the_version_before_is_of_no_known_script(
     text = backup.Position(1, 0).as_json()
     assert backup.Position.from_json(text).script == "this one"
     assert backup.Position.from_json('{"epoch": 1, "batch": 0}').script == ""
-
-
-def test_a_damaged_backup_does_not_end_a_fit_that_does_not_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saver = begun(tmp_path, monkeypatch, identity(model=1.0))
-    Path(backup.folder(str(tmp_path), 0), backup.NAME).write_bytes(b"torn")
-    saver._check_changed(model_of(variable("conv1/kernel", 3, 16)))
-    assert saver.fit == 1
 
 
 def test_no_traceback_is_printed_where_no_line_of_the_script_is_at_fault(

@@ -297,7 +297,10 @@ class NoteKind(Enum):
         "transparent-callback", "A callback holds state that a restart cannot restore."
     )
     TRANSPARENT_FITS = _said(
-        "transparent-fits", "A `fit` was skipped or reordered, or has no backup of its own."
+        "transparent-fits", "A `fit` was skipped, reordered or changed, or has no backup of its own."
+    )
+    TRANSPARENT_REPLACED = _said(
+        "transparent-replaced", "The script has changed a value, and a restart has restored the old one."
     )
     TRANSPARENT_RESUMED = _said("transparent-resumed", "A `fit` resumes from its backup.")
     TRANSPARENT_METRICS = _said(

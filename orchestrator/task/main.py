@@ -176,8 +176,12 @@ def _warm_up(imports: Imports) -> BaseException | None:
 
 
 def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
-    print_as_python_would(error)
     message = getattr(error, "orch_message", None) or last_line(error)
+    if getattr(error, "orch_says_all", False):
+        message = str(error)
+        print(f"orch: {message}", file=sys.stderr)
+    else:
+        print_as_python_would(error)
     if kind == "import":
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"
     link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)

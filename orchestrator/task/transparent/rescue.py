@@ -109,7 +109,7 @@ class Rescue:
         """Hand over the state of a CheckpointManager. Return a decorator that makes a replica's step atomic."""
         tracked = self._tracked = _Tracked(manager.checkpoint)
         atomic = self._newest = Atomic(tracked, counter)
-        held = functools.partial(self._held_checkpoint, manager, atomic, counter, chief=chief)
+        held = functools.partial(self._held_checkpoint, manager, atomic, counter, tracked, chief=chief)
         self._marks, self._hand_over = 1, held
         return functools.partial(_whole, atomic)
 
@@ -229,7 +229,9 @@ class Rescue:
 
         return position.steps, write
 
-    def _held_checkpoint(self, manager: Any, atomic: Atomic, counter: Any, *, chief: bool) -> Held:
+    def _held_checkpoint(
+        self, manager: Any, atomic: Atomic, counter: Any, tracked: _Tracked, *, chief: bool
+    ) -> Held:
         """Return a function that writes a checkpoint beside the manager's. The next seed takes the newest one."""
         atomic.steps()
         atomic.put_back()
@@ -241,6 +243,9 @@ class Rescue:
         step = int(own(counter).numpy())
 
         def write() -> None:
+            for variable in tracked.variables:
+                if _counts(variable) == 1:  # else it is the sum of a figure
+                    atomic.check_written(variable, atomic.value(variable))
             name = f"rescued-by-{self._task.replace(':', '-')}-{step}"
             folder = os.path.join(root, inner)
             building = os.path.join(folder, f"{name}.tmp")
@@ -273,12 +278,16 @@ class _Tracked:
         self._checkpoint = checkpoint
 
     @property
-    def trainable_variables(self) -> list[Any]:
+    def variables(self) -> list[Any]:
         import tensorflow as tf
         from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
         nodes, _ = ObjectGraphView(self._checkpoint).breadth_first_traversal()
-        return [each for each in nodes if isinstance(of_tensorflow(each), tf.Variable) and each.trainable]
+        return [each for each in nodes if isinstance(of_tensorflow(each), tf.Variable)]
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [each for each in self.variables if each.trainable]
 
 
 def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -301,12 +310,18 @@ def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return the values of all variables by name, like `backup.collect`, but from this process's replica alone."""
-    return {
-        f"{group}/{place:05d}": atomic.value(variable) * _counts(variable)
-        for group, variables in groups.items()
-        for place, variable in enumerate(variables)
-    }
+    """Return the values of all variables by name, like `backup.collect`, but from this process's replica alone.
+
+    Raises NotAtomic where one that steps update is not finite. A figure may be: that of a batch that was skipped.
+    """
+    values = {}
+    for group, variables in groups.items():
+        for place, variable in enumerate(variables):
+            value = atomic.value(variable)
+            if group != "metrics":
+                atomic.check_written(variable, value)
+            values[f"{group}/{place:05d}"] = value * _counts(variable)
+    return values
 
 
 def _several_steps(model: Any) -> bool:

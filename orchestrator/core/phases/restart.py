@@ -104,6 +104,8 @@ def verdict(
     if is_progress(budget, verified_step) and (gained.saved or gained.handed_over is None or not is_same):
         fresh = replace(after, without_progress=0, in_a_row=0, step=verified_step, passed_over=None)
         return Restart(0.0, fresh, "at once: there is a newer checkpoint")
+    if cause is Cause.BEGAN_APART and budget.handed_over is not None and budget.passed_over is None:
+        return _go_before(budget, after, "not all tasks go on from it")
     at_once = failed_step == budget.failed_step
     if (first, budget.passed_over) != (None, None):
         at_once |= _is_near(budget.failed_step, failed_step) or _is_near(0, gained.steps)

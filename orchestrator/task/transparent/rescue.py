@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 
+from orchestrator.both.backup_file import RESCUED
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
@@ -240,13 +241,14 @@ class Rescue:
         inner = os.path.relpath(manager.directory, mine or manager.directory)
         if not root or inner.startswith(".."):
             raise NotAtomic("the manager saves where nobody looks: not below runtime.checkpoint_dir()")
+        inner = _where_the_chief_looks(root, inner)
         step = int(own(counter).numpy())
 
         def write() -> None:
             for variable in tracked.variables:
                 if _counts(variable) == 1:  # else it is the sum of a figure
                     atomic.check_written(variable, atomic.value(variable))
-            name = f"rescued-by-{self._task.replace(':', '-')}-{step}"
+            name = f"{RESCUED}{self._task.replace(':', '-')}-{step}"
             folder = os.path.join(root, inner)
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
@@ -288,6 +290,21 @@ class _Tracked:
     @property
     def trainable_variables(self) -> list[Any]:
         return [each for each in self.variables if each.trainable]
+
+
+def _where_the_chief_looks(root: str, inner: str) -> str:
+    """Return the directory of the chief's manager below `root`, for that of this task's, which may lie within it.
+
+    TensorFlow's tutorial has each worker but the chief save into `workertemp_1`, or another number, in the chief's.
+    """
+    parts = inner.split(os.sep)
+    for count in range(len(parts), -1, -1):
+        place = os.path.join("", *parts[:count])
+        there = os.path.join(root, place)
+        names = os.listdir(there) if os.path.isdir(there) else []
+        if any(name.endswith(".index") and not name.startswith(RESCUED) for name in names):
+            return place
+    return os.path.join("", *(part for part in parts if not part.startswith("workertemp")))
 
 
 def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:

@@ -127,6 +127,18 @@ def test_a_step_behind_what_was_handed_over_is_no_progress_where_the_failure_is_
     assert (after.passed_over, after.handed_over, after.without_progress) == expected
 
 
+def test_what_only_some_tasks_pick_up_is_passed_over_at_once() -> None:
+    decided = verdict(HANDED, Cause.BEGAN_APART, verified=40)
+    assert isinstance(decided, restart.Restart)
+    assert (decided.budget.passed_over, decided.delay_s) == (40, 0.0)
+    assert decided.reason == (
+        "at once, from the checkpoint before step 40, which was handed over: not all tasks go on from it"
+    )
+    again = verdict(decided.budget, Cause.BEGAN_APART, verified=40)
+    assert isinstance(again, restart.Restart)
+    assert again.budget.without_progress == 1, "then it is the script's"
+
+
 def test_what_was_handed_over_is_passed_over_once() -> None:
     tried = replace(HANDED, passed_over=40, handed_over=None)
     again = restart.Gained(41, 21)

@@ -414,6 +414,30 @@ def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
     assert kept[0] is metrics
 
 
+@pytest.mark.parametrize(
+    ("saved", "inner", "expected"),
+    [
+        ([], "ckpt", "ckpt"),
+        ([], ".", "."),
+        ([], "ckpt/workertemp_1", "ckpt"),
+        ([], "workertemp_1", ""),
+        (["ckpt/ckpt-20.index"], "ckpt/workertemp_1", "ckpt"),
+        (["ckpt/ckpt-20.index"], "ckpt/of-worker-1/tf", "ckpt"),
+        (["ckpt-20.index"], "of-worker-1", ""),
+        (["ckpt/ckpt-20.index", "ckpt/mine/rescued-by-worker-1-7.index"], "ckpt/mine", "ckpt"),
+        (["ckpt-20.index", "ckpt/ckpt-20.index"], "ckpt", "ckpt"),
+        (["other/ckpt-20.index"], "ckpt/mine", "ckpt/mine"),
+    ],
+)
+def test_a_loop_hands_over_where_the_chief_saves_which_may_be_above_the_place_of_the_others(
+    tmp_path: Path, saved: list[str], inner: str, expected: str
+) -> None:
+    for name in saved:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert rescue._where_the_chief_looks(str(tmp_path), inner) == expected
+
+
 class Checkpoint:
     """Writes what a `tf.train.Checkpoint` writes."""
 

@@ -208,7 +208,10 @@ class NoteKind(Enum):
         is_routine=True,
     )
     CHECKPOINT_REJECTED = Row(
-        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True, may_repeat=True
+        "checkpoint-rejected",
+        "A checkpoint is not used: it is damaged, incomplete or not believed.",
+        is_routine=True,
+        may_repeat=True,
     )
     CHECKPOINTS_REMOVED = Row(
         "checkpoints-removed",

@@ -123,6 +123,15 @@ class Saving(TypedDict):
     decided. `spec`: the spec gives the interval."""
 
 
+class Passing(TypedDict):
+    """How far a task has read the data that was trained before, up to where the training goes on."""
+
+    done: Step
+    """How many batches it has passed over."""
+    total: Step
+    """How many there are; 0 or too few where that is not known."""
+
+
 class Peer(TypedDict):
     """A peer that a task does not reach, before its first step."""
 
@@ -204,6 +213,7 @@ class Task(TaskMeasures):
     stage: NotRequired[Stage | None]
     """null if unknown, as for a task that only serves."""
     stage_age_s: NotRequired[Seconds | None]
+    passing: NotRequired[Passing | None]
     peers: NotRequired[Annotated[list[Peer], Length(PEERS_MAX)]]
     """Peers that it does not reach. Empty after its first step."""
     error: NotRequired[Said | None]

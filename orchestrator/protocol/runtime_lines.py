@@ -3,7 +3,7 @@
 from typing import NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, Holds, NotFinite, Restored, Said, Saving, Stage
+from orchestrator.protocol.reports import Began, Holds, NotFinite, Passing, Restored, Said, Saving, Stage
 
 
 class Ready(TypedDict):
@@ -92,6 +92,8 @@ class Heartbeat(TypedDict):
     """The content of a heartbeat."""
 
     stage: NotRequired[Stage | None]
+    passing: NotRequired[Passing]
+    """While it passes over data."""
 
 
 class HeartbeatLine(TypedDict):

@@ -93,8 +93,10 @@ class Progress:
             # Once the runtime has sent a heartbeat, every message of it is a sign of life
             self._since_at["runtime_age_s"] = at
         if "heartbeat" in message:
-            before = self._told.get("stage")
-            stage = _object(message["heartbeat"]).get("stage", before)
+            heartbeat, before = _object(message["heartbeat"]), self._told.get("stage")
+            stage = heartbeat.get("stage", before)
+            self._told.pop("passing", None)
+            self._tell("passing", _read("passing", heartbeat.get("passing")))
             if stage not in STAGES or stage == before:
                 return ""
             self._enter(stage, at)
@@ -334,6 +336,7 @@ _FORMS: dict[str, dict[str, tuple[Callable[[Any], Any], object]]] = {
         "spent_s": (_span, _LEFT_OUT),
         "saved_step": (_step_of, _LEFT_OUT),
     },
+    "passing": {"done": (_step_of, _NEEDED), "total": (_step_of, 0)},
     "holds": {"step": (_step_of, _NEEDED), "checksum": (_checksum, _NEEDED)},
     "rescued": {"step": (_step_of, None), "took_s": (_span, 0.0), "why": (_sentence, "")},
     "restored": {

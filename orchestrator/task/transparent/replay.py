@@ -66,6 +66,10 @@ class Course:
         if self._handler is not None:
             self._handler._orch_course = self
 
+    def passing(self) -> Passing:
+        """Return the count of the batches up to the position."""
+        return Passing(self.batch + (self.steps or 0) * self.epochs_done)
+
     @property
     def steps(self) -> int | None:
         """The number of batches of an epoch; None if unknown."""
@@ -78,6 +82,25 @@ class Course:
     @property
     def epochs_done(self) -> int:
         return self.epoch - self.first_epoch
+
+
+class Passing:
+    """Counts the batches that are read and not trained. It is entered as a context while they are."""
+
+    current: ClassVar[Passing | None] = None
+    """The count that goes on, for whoever tells the shim that this task is not standing still."""
+
+    def __init__(self, total: int) -> None:
+        self.done = 0
+        self.total = total
+        """0 or too few where the length of an epoch is not known."""
+
+    def __enter__(self) -> Passing:
+        Passing.current = self
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        Passing.current = None
 
 
 def build_without_data(trainer: Any) -> None:
@@ -108,15 +131,21 @@ def install_keras3(epoch_iterator: Any) -> None:
 
     def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
         course = self.__dict__.pop("_orch_course", None)
-        if course is not None:
+        if course is None:
+            yield from enumerate_steps(self)
+            return
+        steps = enumerate_steps(self)
+        with course.passing():
             for _ in range(course.epochs_done):
                 _pass_over(self, enumerate_steps(self))
-        done = course.batch if course is not None else 0
-        for begin, end, iterator in enumerate_steps(self):
-            if end < done:
+            for begin, end, iterator in steps:
+                if end >= course.batch:
+                    break
                 _pull(iterator, end - begin + 1)
             else:
-                yield begin, end, iterator
+                return
+        yield begin, end, iterator
+        yield from steps
 
     adapters: Any = sys.modules.get("keras.src.trainers.data_adapters.generator_data_adapter")
     if adapters is not None:
@@ -176,6 +205,8 @@ def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> No
 def _pull(iterator: Any, count: int) -> None:
     for _ in range(count):
         next(iterator, None)
+        if Passing.current is not None:
+            Passing.current.done += 1
 
 
 def install_keras2(model: Any, data_handler: Any) -> None:
@@ -231,17 +262,19 @@ def is_traceable(model: Any) -> bool:
 def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
     """Do what DataHandler.enumerate_epochs does, from the course's epoch and batch on."""
     iterator = iter(handler._dataset)
-    anew = handler._adapter.should_recreate_iterator()
+    anew, passing = handler._adapter.should_recreate_iterator(), course.passing()
     for epoch in range(course.first_epoch, handler._epochs):
         if handler._insufficient_data:
             return
         if anew:
             iterator = iter(handler._dataset)
         if epoch < course.epoch:
-            _pull(iterator, 0 if anew else handler.inferred_steps or 0)
+            with passing:
+                _pull(iterator, 0 if anew else handler.inferred_steps or 0)
         else:
             within = course.batch if epoch == course.epoch else 0
-            _pull(iterator, within)
+            with passing:
+                _pull(iterator, within)
             if within and is_traceable(handler._model):  # some metrics are made then, and can be restored
                 handler._model.train_function.get_concrete_function(iterator)
             yield epoch, iterator

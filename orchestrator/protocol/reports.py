@@ -27,7 +27,7 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, SAID_MAX
+from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, SAID_MAX, TRAIL_MAX
 from orchestrator.protocol.measures import GpuMeasures, HostMeasures, TaskMeasures
 from orchestrator.protocol.paths import RelativePath
 
@@ -102,6 +102,20 @@ class NonFinite(TypedDict):
 
     step: Step
     value: NotFinite
+
+
+Row = Annotated[list[Number], Length(10)]
+"""`[step, value]`; of several values `[first step, last step, count, sum, first, smallest, its step, largest, its step,
+last]`."""
+
+
+class Trail(TypedDict):
+    """The newest values of a metric in this generation, in the order in which they were reported."""
+
+    count: Count
+    """How many values there were in all: the last row ends with that one. So a reader knows which rows it has."""
+    rows: Annotated[list[Row], Length(TRAIL_MAX)]
+    """What was told before is told again, in fewer rows, since a report may be lost."""
 
 
 class Saving(TypedDict):
@@ -205,6 +219,8 @@ class Task(TaskMeasures):
     """For each metric that was reported at another step than `global_step`: its step."""
     nonfinite: NotRequired[Annotated[dict[MetricName, NonFinite], Length(METRICS_MAX)]]
     """For each metric that was not finite: the first time."""
+    stretches: NotRequired[Annotated[dict[MetricName, Trail], Length(METRICS_MAX)]]
+    """Of a chief: all values of its metrics. An older shim has none, and only its newest values are kept."""
     peak_rss_bytes: NotRequired[Count | None]
     heartbeat_age_s: NotRequired[Seconds]
     """Time since the shim's last report."""

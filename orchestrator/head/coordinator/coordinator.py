@@ -128,6 +128,7 @@ class Coordinator:
             state_dir=paths.state_dir,
             leaving=self._left_files.end,
             is_known=self._is_known,
+            measured=self._historian.heard,
         )
 
     def take_up(self) -> None:

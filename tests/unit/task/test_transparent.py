@@ -305,6 +305,7 @@ class Keras3Iterator:
 
     def __init__(self, epochs: list[list[str]], steps_per_epoch: int | None = None) -> None:
         self.data = iter(epochs)
+        self.data_adapter, self.catch_stop_iteration = object(), contextlib.nullcontext
         self.steps_per_epoch = steps_per_epoch
         self.num_batches = steps_per_epoch or len(epochs[0])
         self._current: Any = None

@@ -147,13 +147,14 @@ def doubt(contents: Contents, step_max: int | None, unrestorable: list[Restored]
 
     Args:
         contents: of a generation's directory.
-        step_max: which step the training can have reached; a file of ours that claims more is not believed.
+        step_max: the highest step that counts: the training cannot have been further, or failed behind it. A file of
+            ours that claims more is not used.
         unrestorable: what a task could not restore.
     """
     for unit in contents.units:
         name, step = os.path.relpath(unit.path, contents.top), unit.global_step
         if step_max is not None and step is not None and step > step_max and is_ours(unit.path):
-            unit.problem = f"it claims step {step}, and the training cannot have been further than {step_max}"
+            unit.problem = f"it claims step {step}, and no state beyond step {step_max} counts"
         for failed in unrestorable:
             is_it = name == failed["file"] and abs(unit.saved_at - failed["saved_at"]) < SAME_S
             if is_it and unit.bytes == failed["bytes"]:

@@ -157,6 +157,9 @@ def _stages(run: Run) -> str:
         if task.progress.stage is not None and task.phase is TaskPhase.RUNNING:
             doing.setdefault(task.progress.stage, []).append(str(task.id))
     named = "; ".join(f"{listed(tasks)} {stage}" for stage, tasks in doing.items())
+    if passing := run.task(run.chief).progress.passing:
+        done, total = passing
+        named = f"passing over batch {done:,}" + (f" of {total:,}" if total >= done else "")
     return f": {named}" if named else ""
 
 

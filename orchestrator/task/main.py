@@ -14,6 +14,7 @@ import time
 
 from orchestrator.both.script import FRAMEWORKS, Imports, Script
 from orchestrator.task import collector, fence, options, this_task
+from orchestrator.task.keras import hooks
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
@@ -94,12 +95,11 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         begin(stages, progress)
         fence.begin()
     else:
-        from orchestrator.task.keras import hooks
-
         hooks.install(link, progress)
+    if wanted.get("children", True):
+        hooks.reach_children()
     try:
         if wanted:
-            from orchestrator.task.keras import hooks
             from orchestrator.task.strategies import devices
 
             hooks.when_imported(devices.patches(wanted, link) | own.patches(wanted, link))
@@ -132,8 +132,6 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
 def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
     """Report ready, wait for the release, and set the environment variables that come with it."""
-    from orchestrator.task.keras import hooks
-
     hooks.install(link, progress)
     this_task.progress = progress
     versions: dict[str, str | None] = {"python": sys.version.split()[0]}
@@ -178,8 +176,12 @@ def _warm_up(imports: Imports) -> BaseException | None:
 
 
 def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
-    print_as_python_would(error)
     message = getattr(error, "orch_message", None) or last_line(error)
+    if getattr(error, "orch_says_all", False):
+        message = str(error)
+        print(f"orch: {message}", file=sys.stderr)
+    else:
+        print_as_python_would(error)
     if kind == "import":
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"
     link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)

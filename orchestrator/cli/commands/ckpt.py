@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.commands import fetch as fetching
 from orchestrator.cli.help import Group
 from orchestrator.cli.host_queries import must_confirm
-from orchestrator.cli.run_choice import complete_checkpoint, run_and, run_argument, to_read
+from orchestrator.cli.run_choice import complete_checkpoint, complete_run, run_and, run_argument, to_read
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.words import counted, duration, size
 
 _TIMEOUT_S = 660.0
@@ -253,6 +254,49 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
     which = ", ".join(f"gen-{number}" for number in answer["removed"]) or "nothing"
     session.put(f"{answer['run_id']}: removed {which}; {size(answer['bytes'])} are free again")
     return 0
+
+
+@command.command(
+    examples=[
+        ("orch ckpt fetch", "Fetch the newest checkpoint of the active run, else of the newest"),
+        ("orch ckpt fetch mnist 120 --to saved", "Fetch that of step 120 of the run mnist into saved/"),
+    ]
+)
+@click.argument("name", required=False, shell_complete=complete_run)
+@click.argument("checkpoint", required=False, shell_complete=complete_checkpoint)
+@click.option("--to", "directory", type=click.Path(), help="The directory. Default: NAME-outputs/RUN_ID.")
+@click.option("--force", is_flag=True, help="Replace files that are there with another content.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def fetch(
+    session: Session,
+    name: str | None,
+    checkpoint: str | None,
+    directory: str | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Fetch the files of a checkpoint from the host that saves. Exit code 6 if a file here has another content."""
+    listed = fetching.checkpoints(session, name)
+    wanted = (str(listed["newest"]),) if checkpoint is None else (checkpoint,)
+    found = [entry for entry in listed["checkpoints"] if _is_named(entry, wanted[0])]
+    if not found:
+        raise UsageError(
+            f"{listed['run_id']} has no checkpoint {checkpoint!r}"
+            if checkpoint
+            else "there is no checkpoint",
+            hint="`orch ckpt ls` shows what there is",
+        )
+    chosen = fetching.saved_as(found[0])
+    return fetching.fetched(
+        session,
+        fetching.Request(str(listed["run_id"]), (), None, directory, force, chosen),
+        as_json=as_json,
+    )
+
+
+def _is_named(checkpoint: Document, what: str) -> bool:
+    return what in (checkpoint["name"], str(checkpoint["global_step"]), f"gen-{checkpoint['generation']}")
 
 
 def _is_meant(checkpoint: Document, what: str) -> bool:

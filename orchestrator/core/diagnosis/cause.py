@@ -414,7 +414,7 @@ def _common_line(ended: Exit) -> str:
     return ended.cause.value if ended.cause.row.in_other_words else without_figures(ended.last_line)
 
 
-def failure(run: Run) -> str | None:
+def failure(run: Run) -> tuple[str, int | None] | None:
     """Return how and at which step this generation failed, if that may repeat itself; None if it need not.
 
     A run that fails again at the same step, with no newer checkpoint, will always fail there. A failure of a host
@@ -422,7 +422,7 @@ def failure(run: Run) -> str | None:
     """
     cause = run.first_cause
     if cause is not None and cause.generation == run.generation and cause.cause is Cause.NOT_CONNECTED:
-        return str(cause.cause.value)
+        return cause.cause.value, None
     first = first_of(run.tasks)
     if first is None or first.exit is None or not first.exit.cause.row.repeats:
         return None
@@ -430,5 +430,4 @@ def failure(run: Run) -> str | None:
     met_all = len(_alike(run, first)) + 1 == len(run.tasks)
     if not line or (first.exit.cause.row.blame is Blame.HOST and not met_all):
         return None
-    step = first.progress.global_step
-    return line if step is None else f"{line} at step {step}"
+    return line, first.progress.global_step

@@ -129,11 +129,14 @@ def _lost(steps: int) -> str:
 
 
 def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str | None, does: str) -> None:
-    """Note which checkpoints are torn and which one is used instead, in one event: events are read one by one."""
+    """Note which checkpoints are not used and which one is instead, in one event: events are read one by one."""
     instead = f"; {taken} {does}" if taken else ""
     for path, why in rejected:
         turn.note(
-            NoteKind.CHECKPOINT_REJECTED, f"{path} is damaged: {why}{instead}", path=path, taken=taken or None
+            NoteKind.CHECKPOINT_REJECTED,
+            f"{path} is not used: {why}{instead}",
+            path=path,
+            taken=taken or None,
         )
 
 

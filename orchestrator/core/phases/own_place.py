@@ -157,11 +157,19 @@ def _resumed_wrongly(turn: Turn) -> bool:
     """End a run just begun whose script can restore and restored nothing of its checkpoint; later, warn of it."""
     run = turn.run
     chief = run.task(run.chief)
-    given = run.seed.global_step if run.seed else None
+    given, began = run.seed.global_step if run.seed else None, chief.progress.began_step
     if given is None or chief.first_step is None or chief.first_step >= given:
         return False
-    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked.
-    if run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
+    if began is None and chief.first_step > 1:
+        return False  # the next report tells whether it has begun at 0
+    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked: not
+    # where it has restored an older one, since what it does not pick up need not be lost by it.
+    if (
+        began
+        or run.budget.restarts
+        or run.plan.no_restore
+        or (run.seed is not None and not run.seed.verified)
+    ):
         _warn_of_mismatch(turn, given, chief.first_step)
         return False
     sentence = (

@@ -114,6 +114,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         verified_step=step,
         failure=cause.failure(run) if blamed.row.repeats else None,
         identity=f"{run.run_id}/{run.generation}",
+        gained=_gained(run),
     )
     turn.set(budget=decided.budget, rescued=run.rescued + (handed_over(run) is not None))
     rescued = turn.tell(HandedOver()) or ""
@@ -136,6 +137,13 @@ def _restart_or_give_up(turn: Turn) -> None:
         first_cause.task if first_cause else None,
         **stopping.why(turn.run),
     )
+
+
+def _gained(run: Run) -> restart.Gained:
+    """Return what this generation has left behind."""
+    step, began = handed_over(run), (run.seed.global_step if run.seed is not None else None) or 0
+    steps = step - began if step is not None else None
+    return restart.Gained(step, steps, saved=(run.verified_step or 0) > began)
 
 
 def _blamed(run: Run) -> Cause:

@@ -156,6 +156,15 @@ def fail_now(turn: Turn, problem: Problem) -> None:
     stopping.finish(turn, Ended(phase=Phase.FAILED), problem.message)
 
 
+def _step_max(before: Run) -> int | None:
+    """Return the highest step of ours that the seed may use; None if any may be used."""
+    reached = step_max(before) if before.generation else None
+    passed_over = before.budget.passed_over
+    if passed_over is None:
+        return reached
+    return passed_over - 1 if reached is None else min(reached, passed_over - 1)
+
+
 def begin_generation(turn: Turn, assignment: Assignment) -> None:
     """Start all tasks up to their gates, and meanwhile prepare the checkpoint that they start from.
 
@@ -176,7 +185,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
-        step_max=step_max(before) if before.generation else None,
+        step_max=_step_max(before),
     )
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)

@@ -128,6 +128,7 @@ class Coordinator:
             state_dir=paths.state_dir,
             leaving=self._left_files.end,
             is_known=self._is_known,
+            measured=self._historian.heard,
         )
 
     def take_up(self) -> None:
@@ -495,6 +496,10 @@ class Coordinator:
     def outputs(self, name: str, patterns: list[str], task: str | None) -> dict[str, Any]:
         """List the files in the tasks' working directories that match the patterns."""
         return outputs.listed(self.look(name), self._executor.lease, patterns, task)
+
+    def saved(self, name: str, generation: int, path: str) -> dict[str, Any]:
+        """List the files of a checkpoint of the run."""
+        return outputs.saved(self.look(name), self._executor.lease, generation, path)
 
     def output(
         self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool

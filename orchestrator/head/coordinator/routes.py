@@ -139,6 +139,11 @@ class _Api:
         name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
         if not isinstance(task, str | None):
             raise UsageError("task must be the name of a task, such as worker:0")
+        generation, path = body.get("generation"), body.get("path")
+        if isinstance(generation, int) and isinstance(path, str):  # a checkpoint, of what the chief has saved
+            return JSONResponse(
+                await anyio.to_thread.run_sync(self._coordinator.saved, name, generation, path)
+            )
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task))
 
     async def output(self, request: Request) -> JSONResponse:

@@ -194,6 +194,7 @@ _READ: Mapping[str, _Read] = {
     "metrics": lambda sent: {name: value for name, value in sent.items() if value is not None},
     "nonfinite": lambda sent: {name: (first["step"], first["value"]) for name, first in sent.items()},
     "saving": lambda sent: Saving(**sent),
+    "passing": lambda sent: (sent["done"], sent["total"]),
     "holds": lambda sent: Holds(**sent),
     "rescued": lambda sent: Rescued(**sent),
     "restored": _restored,

@@ -100,7 +100,12 @@ def find(run: Run, lease: Lends, *, task: TaskId | None = None) -> Left:
 def listed(run: Run, lease: Lends, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
     """Return a document of the files that a run has left and that the patterns name. It blocks."""
     left = find(run, lease, task=_task_of(run, task))
-    wanted, hidden = chosen(left.outputs, patterns)
+    return _document(run, *chosen(left.outputs, patterns), left.left_out, left.unreached)
+
+
+def _document(
+    run: Run, wanted: list[Output], hidden: int, left_out: dict[str, int], unreached: dict[str, str]
+) -> dict[str, Any]:
     beyond = not_fetched(run, wanted)
     return {
         "run_id": run.run_id,
@@ -108,9 +113,29 @@ def listed(run: Run, lease: Lends, patterns: Sequence[str], task: str | None) ->
             {"host": each.host, "to": each.to, **each.file, "why": beyond.get(each.to)} for each in wanted
         ],
         "hidden": hidden,
-        "left_out": left.left_out,
-        "unreached": left.unreached,
+        "left_out": {host: count for host, count in left_out.items() if count},
+        "unreached": unreached,
     }
+
+
+def saved(run: Run, lease: Leases, generation: int, path: str) -> dict[str, Any]:
+    """Return a document as `listed` does, of what the chief has saved as that checkpoint. It blocks.
+
+    Args:
+        run: the run.
+        lease: provides the link.
+        generation: which of its generations has saved it, or was given it.
+        path: the file, the directory, or the prefix of files, below the generation's directory. Empty: all in it.
+    """
+    host = run.task(run.chief).host
+    try:
+        listed, left_out = lease(run, host, lambda link: files.listing(link, run, host, "saved", generation))
+    except (LinkDown, OrderRefused) as e:
+        return _document(run, [], 0, {}, {host: str(e)})
+    below = (f"{path}/", f"{path}.") if path else ""
+    mine = [file for file in listed if file["path"] == path or file["path"].startswith(below)]
+    plain = [file for file in mine if not file["path"].parts[-1].startswith(".orch-")]
+    return _document(run, [Output(host, file, file["path"]) for file in plain], 0, {host: left_out}, {})
 
 
 def _task_of(run: Run, name: str | None) -> TaskId | None:

@@ -259,12 +259,11 @@ def _directory(path: str, group: str | None) -> Directory:
 
 
 def others_in(directory: str, group: str | None) -> str | None:
-    """Return who else may write into a directory, beside us, root and that group; None: nobody, or it is missing."""
-    from orchestrator.both.within import Tree, who_else_writes
+    """Return who else may write into a directory, beside us, root and that group; None: nobody, or it is not known."""
+    from orchestrator.both.within import who_else_writes
 
     try:
-        with Tree(directory) as tree:
-            return who_else_writes(tree, group)
+        return who_else_writes(directory, group)
     except OSError:
         return None
 

@@ -152,7 +152,6 @@ def _directory(directory: str, run: str | None, group: str | None, known: str | 
 
     The token is empty if the directory has not the one that is known.
     """
-    from orchestrator.both.within import who_else_writes
     from orchestrator.checkpoints import places, share
 
     if run is not None and known:
@@ -162,9 +161,9 @@ def _directory(directory: str, run: str | None, group: str | None, known: str | 
         except OSError as e:
             return f"{e.strerror}: {e.filename or directory}", None, None
     try:
-        with places.opened(directory, group) as tree:
-            others = who_else_writes(tree, group)
-        why = why_not_writable(directory)
+        others = places.others_in(directory, group)
+        is_there = others is None or os.path.lexists(directory)
+        why = why_not_writable(directory) if is_there else None
         if why is not None or others is not None or run is None:
             return why, None, others
         if group is not None:

@@ -136,6 +136,51 @@ def sources(dataset: Any) -> Iterator[Any]:
         yield from sources(each)
 
 
+def changes_when_read(dataset: Any) -> bool:
+    """Return whether reading a data set may change what its next iterator yields; making one always may.
+
+    Of the kinds below, an iterator makes those of all its inputs at once, and draws the order of a shuffle then.
+    """
+    kind = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("V2")
+    functions = [getattr(dataset, name, None) for name in ("_map_func", "_predicate")]
+    if kind not in _DRAWN_AT_ONCE or any(map(_keeps_state, functions)):
+        return True
+    return any(changes_when_read(each) for each in dataset._inputs())
+
+
+_DRAWN_AT_ONCE = frozenset(
+    f"{kind}Dataset"
+    for kind in (
+        *("TensorSlice", "Tensor", "Range", "TextLine", "TFRecord", "FixedLengthRecord"),
+        *(
+            "Shuffle",
+            "Batch",
+            "PaddedBatch",
+            "Map",
+            "Filter",
+            "Take",
+            "Skip",
+            "Shard",
+            "Prefetch",
+            "Zip",
+            "Options",
+        ),
+        *("Rebatch", "LegacyRebatch", "Unbatch"),
+    )
+)
+
+
+def _keeps_state(function: Any) -> bool:
+    """Return whether a function of a data set calls Python, or uses a variable or another resource of the process."""
+    graph = getattr(getattr(function, "function", None), "graph", None)
+    if graph is None:
+        return function is not None
+    written = graph.as_graph_def()
+    nodes = [*written.node, *(node for each in written.library.function for node in each.node_def)]
+    is_python = any("PyFunc" in node.op for node in nodes)
+    return is_python or any(each.dtype.name == "resource" for each in graph.external_captures)
+
+
 def _names_in(source: Any) -> list[str]:
     import tensorflow as tf
 

@@ -1,15 +1,17 @@
-"""Skips a fit's data up to the position of its backup, with the same iterators and the same shuffles.
+"""Passes over a fit's data up to the position of its backup, with the same iterators and the same shuffles.
 
-Each epoch is shuffled anew from a state that the iterators advance. So the iterators of the epochs that are done are
-created again. Their batches are read only where one iterator serves several epochs.
+Each epoch is shuffled anew from a state that its iterator advances. Where making the iterator does all of that, the
+iterators of the epochs that are done are only made again. Of any other data these epochs are read again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import time
 
-from orchestrator.task.transparent.data import rows_of
+from orchestrator.task.transparent.data import changes_when_read, rows_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ class Course:
         if self._handler is not None:
             self._handler._orch_course = self
 
+    def passing_over(self, reads_all: bool) -> Passing:
+        """Return the count of the batches that are read up to the position."""
+        each = self.steps or 0
+        return Passing(self.batch + each * self.epochs_done * reads_all)
+
     @property
     def steps(self) -> int | None:
         """The number of batches of an epoch; None if unknown."""
@@ -78,6 +85,65 @@ class Course:
     @property
     def epochs_done(self) -> int:
         return self.epoch - self.first_epoch
+
+
+class Passing:
+    """Counts the batches that are read and not trained, and tells how many there are to come."""
+
+    current: ClassVar[Passing | None] = None
+    """The count that goes on, for whoever tells the shim that this task is not standing still."""
+
+    def __init__(self, total: int) -> None:
+        self.done = 0
+        self.total = total
+        """0 or too few where the length of an epoch is not known."""
+        self._began_at = self._told_at = time.monotonic()
+
+    def __enter__(self) -> Passing:
+        Passing.current = self
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        Passing.current = None
+        self._tell(PASSING_TOLD_EVERY_S)
+
+    def pull(self, iterator: Any, count: int) -> None:
+        """Read batches. Raises StopIteration where there are no more."""
+        for _ in range(count):
+            next(iterator)
+            self.done += 1
+            self._tell(PASSING_TOLD_EVERY_S)
+
+    def pulls(self, iterator: Any, count: int) -> bool:
+        """Read batches of the epoch that was interrupted. Return False where there are no more, and say so."""
+        try:
+            self.pull(iterator, count)
+        except StopIteration:
+            ended = "ended before the place where the training was interrupted: it is not the same as before"
+            print(f"orch: the data {ended}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def sentence(self, now: float) -> str:
+        """Say how far it is, and how long it takes."""
+        said = f"passing over batch {self.done:,}"
+        if self.done > self.total:
+            return said
+        left_s = (now - self._began_at) / max(1, self.done) * (self.total - self.done)
+        return f"{said} of {self.total:,}, {_in_words(left_s)} left"
+
+    def _tell(self, every_s: float) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= every_s:
+            self._told_at = now
+            print(f"orch: {self.sentence(now)}", file=sys.stderr, flush=True)
+
+
+PASSING_TOLD_EVERY_S = 10.0
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def build_without_data(trainer: Any) -> None:
@@ -108,15 +174,25 @@ def install_keras3(epoch_iterator: Any) -> None:
 
     def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
         course = self.__dict__.pop("_orch_course", None)
-        if course is not None:
+        if course is None:
+            yield from enumerate_steps(self)
+            return
+        reads_all = _reads_all(self.data_adapter, self.steps_per_epoch, self.num_batches)
+        with course.passing_over(reads_all) as passing:
             for _ in range(course.epochs_done):
-                _pass_over(self, enumerate_steps(self))
-        done = course.batch if course is not None else 0
-        for begin, end, iterator in enumerate_steps(self):
-            if end < done:
-                _pull(iterator, end - begin + 1)
+                with self.catch_stop_iteration():
+                    for begin, end, iterator in enumerate_steps(self):
+                        passing.pull(iterator, end - begin + 1 if reads_all else 0)
+            steps = enumerate_steps(self)
+            for begin, end, iterator in steps:
+                if end >= course.batch:
+                    break
+                if not passing.pulls(iterator, end - begin + 1):
+                    return
             else:
-                yield begin, end, iterator
+                return
+        yield begin, end, iterator
+        yield from steps
 
     adapters: Any = sys.modules.get("keras.src.trainers.data_adapters.generator_data_adapter")
     if adapters is not None:
@@ -165,17 +241,23 @@ def _keeping(read: Callable[..., Any], batch_in: Callable[[Any], Any]) -> Callab
     return keeping
 
 
-def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> None:
-    for begin, end, iterator in steps:
-        if epoch_iterator.steps_per_epoch:
-            _pull(iterator, end - begin + 1)
-        elif not epoch_iterator.num_batches:
-            return  # the batches need not be read: it is enough that the iterator was created
+def _reads_all(adapter: Any, steps_per_epoch: Any, known_steps: Any) -> bool:
+    """Return whether what an epoch's iterator leaves behind follows only from reading it to the end."""
+    if steps_per_epoch or known_steps is None:
+        return True
+    if type(adapter).__name__ in _OF_ARRAYS:
+        return False  # Keras draws the order of each epoch from the same seeds
+    dataset = getattr(adapter, "_dataset", None)
+    return dataset is None or changes_when_read(dataset)
 
 
-def _pull(iterator: Any, count: int) -> None:
-    for _ in range(count):
-        next(iterator, None)
+_OF_ARRAYS = (
+    "ArrayDataAdapter",
+    "TensorLikeDataAdapter",
+    "GenericArrayLikeDataAdapter",
+    "CompositeTensorDataAdapter",
+)
+"""The adapters of Keras 3 and tf_keras for what lies in memory."""
 
 
 def install_keras2(model: Any, data_handler: Any) -> None:
@@ -232,16 +314,20 @@ def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
     """Do what DataHandler.enumerate_epochs does, from the course's epoch and batch on."""
     iterator = iter(handler._dataset)
     anew = handler._adapter.should_recreate_iterator()
+    reads_all = _reads_all(handler._adapter, not anew, handler.inferred_steps)
+    passing = course.passing_over(reads_all)
     for epoch in range(course.first_epoch, handler._epochs):
         if handler._insufficient_data:
             return
         if anew:
             iterator = iter(handler._dataset)
         if epoch < course.epoch:
-            _pull(iterator, 0 if anew else handler.inferred_steps or 0)
+            with passing, contextlib.suppress(StopIteration):
+                passing.pull(iterator, (handler.inferred_steps or sys.maxsize) if reads_all else 0)
         else:
             within = course.batch if epoch == course.epoch else 0
-            _pull(iterator, within)
+            with passing:
+                passing.pulls(iterator, within)
             if within and is_traceable(handler._model):  # some metrics are made then, and can be restored
                 handler._model.train_function.get_concrete_function(iterator)
             yield epoch, iterator

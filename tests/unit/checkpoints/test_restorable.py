@@ -142,10 +142,7 @@ def test_a_step_that_the_training_cannot_have_reached_is_not_believed_of_files_o
     written(tmp_path, 1, 10**9, "worker:1")
     answer = looked(tmp_path, step_max=1750)
     assert answer["checkpoint"]["global_step"] == 700
-    assert (
-        answer["rejected"][0]["why"]
-        == "it claims step 1000000000, and the training cannot have been further than 1750"
-    )
+    assert answer["rejected"][0]["why"] == "it claims step 1000000000, and no state beyond step 1750 counts"
     assert seed.seed(str(tmp_path), 2, step_max=1750)["global_step"] == 700
     saved.npz(tmp_path / "own" / "gen-000001" / "model-5000.npz", 5000)
     assert seed.seed(str(tmp_path / "own"), 2, step_max=1750)["global_step"] == 5000, (

@@ -581,6 +581,12 @@ KINDS = [
         Cause.UNSUPPORTED,
         "another start would fail in the same way",
     ),
+    (
+        "other-shapes",
+        "the model has other shapes than the checkpoint (conv1: 3x3x1x16, was 8): `orch up --again` begins",
+        Cause.UNSUPPORTED,
+        "the script's model was changed since the checkpoint was saved",
+    ),
 ]
 """Errors of our own runtime. Their words are for people: other rows may look like them."""
 
@@ -593,8 +599,9 @@ def test_each_kind(kind: str, text: str, expected: Cause, means: str) -> None:
     assert advice
 
 
-def test_what_the_runtime_refuses_is_not_started_again() -> None:
-    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error="it cannot", error_kind="unsupported"))
+@pytest.mark.parametrize("kind", ["unsupported", "other-shapes"])
+def test_what_the_runtime_refuses_is_not_started_again(kind: str) -> None:
+    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error="it cannot", error_kind=kind))
     decided = restart.verdict(
         Budget(), RestartPolicy(), ended.cause, verified_step=None, failure=None, identity="run"
     )
@@ -608,7 +615,7 @@ def test_the_kinds_are_those_of_the_runtime_and_no_row_reads_its_sentences() -> 
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
-                and (node.value.startswith("no-") or node.value == "unsupported")
+                and (node.value.startswith("no-") or node.value in ("unsupported", "other-shapes"))
                 and notes.kind_of(node.value) is None
             ):
                 said.add(node.value)

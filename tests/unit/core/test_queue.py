@@ -10,8 +10,9 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core.events import Admitted, KillRequested, PreemptionRequested, Submitted, Ticked
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
+from orchestrator.core.plan import CheckpointPlan, Gpu, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
 from orchestrator.core.queue import STEP_OF_PRIORITY_S, WAY_AGAIN_S, Ask, reckon, turns, ways
+from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Intent, Phase, Queued, Stopping
 from orchestrator.core.state.run import PlannedEnd, Run, new_run
 from orchestrator.reporting.queue_document import queue_document
@@ -48,7 +49,7 @@ def test_what_a_run_waits_for_is_named() -> None:
 
 
 def run(
-    name: str, *gpus: int, priority: str | None = None, at: float = 0.0, limit_s: float | None = None
+    name: str, *gpus: Gpu, priority: str | None = None, at: float = 0.0, limit_s: float | None = None
 ) -> Run:
     host = HostPlan("a", address="a", gpus=(0, 1, 2, 3))
     task = TaskPlan(TaskId("worker", 0), "a", gpus)
@@ -83,6 +84,16 @@ def test_a_run_that_waits_touches_no_host_and_begins_once() -> None:
     assert decide.step(waiting, KillRequested(at=9.0)).run.phase is Phase.KILLED
 
 
+def test_a_run_waits_for_a_gpu_that_another_holds_under_its_other_name() -> None:
+    uuid = "GPU-11111111-1111-1111-1111-111111111111"
+    holder = run("h", 2)
+    met = replace(holder, hosts=(replace(holder.hosts[0], facts=Facts(gpus=("GPU-0", "GPU-1", uuid))),))
+    (turn,) = turns([met, run("a", uuid, priority="normal")], 10.0)
+    assert turn.waits_for == (("h", (f"GPU {uuid} of a",)),)
+    (turn,) = turns([met, run("a", "GPU-1", priority="normal")], 10.0)
+    assert turn.has_come
+
+
 def test_a_run_gives_up_after_its_max_wait() -> None:
     plan = replace(run("a", 0).plan, queue=QueuePlan(max_wait_s=60.0))
     waiting = decide.step(new_run("a", plan, epoch=1, at=10.0), Submitted(10.0)).run
@@ -93,6 +104,7 @@ def test_a_run_gives_up_after_its_max_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.fault(120)
 def test_of_any_requests_no_gpu_is_leased_twice_who_fits_begins_and_nobody_starves(seed: int) -> None:
     """Runs come, and end, by their limits or before. Each time it is decided, all of this holds."""
     chance = random.Random(seed)

@@ -387,6 +387,7 @@ class Transcript:
                 began_stride=int(options.get("stride", 0)),
                 stage=options.get("stage"),
                 stage_age_s=float(options.get("staged", 0.0)),
+                passing=_passing(options["passing"]) if "passing" in options else None,
                 unreached=_unreached(options.get("unreached", "")),
                 rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
                 restored=_restored(options["restored"]) if "restored" in options else None,
@@ -396,6 +397,12 @@ class Transcript:
             said=(("no-rescue", options["no_rescue"].replace("_", " ")),) if "no_rescue" in options else (),
             exit=ended,
         )
+
+
+def _passing(told: str) -> tuple[int, int]:
+    """`passing=4000/90000` batches."""
+    done, _, total = told.partition("/")
+    return int(done), int(total)
 
 
 def _handed_over(told: str) -> Rescued:

@@ -42,8 +42,10 @@ def run_in(
     return replace(in_phase(run, phase, **(own or {})), hosts=made, tasks=told, since_at=990.0, **changes)
 
 
-def task(phase: TaskPhase, step: int | None = None, pid: int | None = 7) -> dict[str, Any]:
-    return {"phase": phase, "pid": pid, "progress": Progress(global_step=step)}
+def task(
+    phase: TaskPhase, step: int | None = None, pid: int | None = 7, *, passing: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    return {"phase": phase, "pid": pid, "progress": Progress(global_step=step, passing=passing)}
 
 
 STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNING
@@ -112,6 +114,14 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         (
             run_in(Phase.RUNNING, tasks=(task(RUNNING), task(RUNNING))),
             "no step yet, 10 s after the release",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, passing=(4000, 90000)), task(RUNNING))),
+            "no step yet, 10 s after the release: passing over batch 4,000 of 90,000",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, passing=(4000, 0)), task(RUNNING))),
+            "no step yet, 10 s after the release: passing over batch 4,000",
         ),
         (
             run_in(

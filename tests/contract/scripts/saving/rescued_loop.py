@@ -16,10 +16,13 @@ with strategy.scope():
     step = tf.Variable(
         0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
+place, number = f"{runtime.checkpoint_dir()}/ckpt", strategy.cluster_resolver.task_id
 manager = tf.train.CheckpointManager(
-    tf.train.Checkpoint(weights=weights, speed=speed, step=step), runtime.checkpoint_dir(), 2
+    tf.train.Checkpoint(weights=weights, speed=speed, step=step),
+    place if number == 0 else f"{place}/workertemp_{number}",  # as TensorFlow's tutorial has it
+    2,
 )
-manager.checkpoint.restore(manager.latest_checkpoint)
+manager.checkpoint.restore(tf.train.latest_checkpoint(place))
 whole = runtime.rescue(manager, step)
 
 

@@ -118,7 +118,7 @@ def _document(
     }
 
 
-def saved(run: Run, lease: Leases, generation: int, path: str) -> dict[str, Any]:
+def saved(run: Run, lease: Lends, generation: int, path: str) -> dict[str, Any]:
     """Return a document as `listed` does, of what the chief has saved as that checkpoint. It blocks.
 
     Args:

@@ -31,7 +31,7 @@ WRITES_S = 10.0
 _NAMED_MAX = 12
 
 
-class Entry:
+class InventoryEntry:
     """A checkpoint, where it is, and what is known about it."""
 
     def __init__(self, chapter: Chapter, unit: Unit) -> None:
@@ -123,10 +123,12 @@ def listed(root: str, *, read: bool = False) -> dict[str, Any]:
         return {"dir": root, "checkpoints": [entry.to_json() for entry in _entries(tree, read=read)]}
 
 
-def _entries(tree: Tree, *, read: bool = False) -> list[Entry]:
+def _entries(tree: Tree, *, read: bool = False) -> list[InventoryEntry]:
     records = Records(tree)
     entries = [
-        Entry(chapter, unit) for chapter in lineage.chapters(tree) for unit in chapter.contents().units
+        InventoryEntry(chapter, unit)
+        for chapter in lineage.chapters(tree)
+        for unit in chapter.contents().units
     ]
     for entry in entries:
         entry.inspect(records, read=read)
@@ -146,7 +148,7 @@ def _entries(tree: Tree, *, read: bool = False) -> list[Entry]:
     return shown
 
 
-def _is_copy(pin: Entry, entry: Entry) -> bool:
+def _is_copy(pin: InventoryEntry, entry: InventoryEntry) -> bool:
     return (
         pin.chapter.generation == entry.chapter.generation
         and os.path.relpath(pin.unit.path, pin.chapter.source)
@@ -155,7 +157,7 @@ def _is_copy(pin: Entry, entry: Entry) -> bool:
     )
 
 
-def _is_older(entry: Entry, pin: Entry) -> bool:
+def _is_older(entry: InventoryEntry, pin: InventoryEntry) -> bool:
     if entry.chapter.generation is None or pin.chapter.generation is None:
         return entry.chapter.generation is None
     return across(entry.to_json()) < across(pin.to_json())
@@ -229,7 +231,7 @@ def rollback(root: str, what: str) -> dict[str, Any]:
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
 
 
-def _check_can_be_target(tree: Tree, entry: Entry) -> None:
+def _check_can_be_target(tree: Tree, entry: InventoryEntry) -> None:
     """Raise SeedError if the mark of a rollback could not identify the checkpoint."""
     if entry.chapter.generation is None:
         raise SeedError(
@@ -255,8 +257,8 @@ def _check_can_be_target(tree: Tree, entry: Entry) -> None:
 
 
 def _pinned(
-    tree: Tree, what: str, *, check: Callable[[Tree, Entry], None] | None = None
-) -> tuple[Entry, str, bool]:
+    tree: Tree, what: str, *, check: Callable[[Tree, InventoryEntry], None] | None = None
+) -> tuple[InventoryEntry, str, bool]:
     """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
 
     A training that goes on may overwrite the chosen checkpoint before it is copied. Then the choice is repeated: `what`
@@ -276,7 +278,7 @@ def _pinned(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _pin(tree: Tree, entry: Entry) -> tuple[str, bool]:
+def _pin(tree: Tree, entry: InventoryEntry) -> tuple[str, bool]:
     """Pin a checkpoint. Return the directory of the copy, and whether it existed before. Raises Torn."""
     if entry.pins:
         return entry.pins[0], True
@@ -296,7 +298,7 @@ def _pin(tree: Tree, entry: Entry) -> tuple[str, bool]:
     return target, False
 
 
-def _whole_one(tree: Tree, what: str) -> Entry:
+def _whole_one(tree: Tree, what: str) -> InventoryEntry:
     """Read the checkpoints that `what` may mean, and return the first that reads whole, or that nothing can read.
 
     Raises:
@@ -315,13 +317,15 @@ def _whole_one(tree: Tree, what: str) -> Entry:
     return _first([], what, "checkpoint", _entries(tree))
 
 
-def _not_whole(entry: Entry, why: str) -> SeedError:
+def _not_whole(entry: InventoryEntry, why: str) -> SeedError:
     return SeedError(
         "not-whole", f"{entry.name} does not read whole: {why}", "`orch ckpt verify` shows which do"
     )
 
 
-def _first(entries: list[Entry], what: str, kind: str, known: list[Entry] | None = None) -> Entry:
+def _first(
+    entries: list[InventoryEntry], what: str, kind: str, known: list[InventoryEntry] | None = None
+) -> InventoryEntry:
     for entry in _meant(entries, what):
         return entry
     steps = sorted({e.unit.global_step for e in known or entries if e.unit.global_step is not None})
@@ -336,7 +340,7 @@ def _said(what: str) -> str:
     return f"of step {what}" if what.isdecimal() else f"named {what}"
 
 
-def _meant(entries: list[Entry], what: str) -> list[Entry]:
+def _meant(entries: list[InventoryEntry], what: str) -> list[InventoryEntry]:
     """Return the checkpoints that `what` may mean, the likeliest first: those set aside come last."""
     digits = what.removeprefix(places.PREFIX)
     if what.isdecimal():

@@ -198,7 +198,7 @@ def test_the_plan_of_a_run_that_goes_on_is_kept(root: Path, tmp_path: Path) -> N
         plan_copies.keep(Paths(str(root), str(root / "run")), "t-1", plan)
 
     def holds(after: Path, done: int) -> None:
-        known = plan_copies.of_runs(Paths(str(after), str(after / "run")))
+        known = plan_copies.plans_of_runs(Paths(str(after), str(after / "run")))
         assert known == {"t-1": plan} if done else set(known) <= {"t-1"}
 
     each(tmp_path, power.cuts(root, keep), holds, least=4)

@@ -286,7 +286,7 @@ def bring(
         return FetchedPart("fetched", sha256, size_bytes, fetched)
 
 
-def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
+def requested_file(file: Any, sha256: Any) -> tuple[Output, str | None]:
     """Return the file of a request, as `listed` gave it, and its digest. Raises UsageError for anything else."""
     try:
         wanted = Output(str(file["host"]), check_of(TaskFile)(file), check_of(RelativePath)(file["to"]))

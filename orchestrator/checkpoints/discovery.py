@@ -117,7 +117,7 @@ def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
     generation = InGeneration(places.marker_of(tree, directory), made_at)
     for unit in units:
         try:
-            unit.peek()
+            unit.read_step()
         except Torn:
             unit.is_torn, unit.global_step = True, None
 

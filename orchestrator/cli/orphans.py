@@ -98,11 +98,11 @@ class Known:
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused if it cannot be read: its runs would look like orphans."""
     from orchestrator.head.journal import archive
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     path = session.paths.journal
     try:
-        return Known(peek(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
+        return Known(read_runs(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
     except JournalError as e:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 

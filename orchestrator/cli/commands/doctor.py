@@ -64,10 +64,10 @@ def examined(
 
 def _active(session: Session, plan: Plan) -> Run | None:
     """Return the active run of this name that saves where the plan does, in a directory that its hosts share."""
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     with suppress(JournalError):  # `_orphans` tells it
-        for run in (entry.run for entry in peek(session.paths.journal).kept):
+        for run in (entry.run for entry in read_runs(session.paths.journal).kept):
             saves = run.plan.checkpoint
             if run.plan.name == plan.name and not run.phase.is_terminal and saves and saves.shared:
                 same = plan.checkpoint is not None and plan.checkpoint.dir == saves.dir

@@ -64,7 +64,7 @@ class Loss:
 
 def check_lost(session: Session) -> Loss:
     """Return what is lost of the journal. Raises Refused if nothing is."""
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     try:
         client = session.client()
@@ -77,7 +77,7 @@ def check_lost(session: Session) -> Loss:
             hint="`orch status` shows its runs; `orch coordinator stop` stops it (the tasks keep running)",
         )
     try:
-        contents = peek(session.paths.journal)
+        contents = read_runs(session.paths.journal)
     except JournalError as e:
         return Loss(trouble=e.message)
     known = {entry.run.run_id: entry.run.phase.value for entry in contents.kept}

@@ -75,7 +75,7 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Lends) -> C
         )
     order = CHECKPOINTS(
         {
-            **orders.of_run(run),
+            **orders.run_fields(run),
             "do": cast("CheckpointsDo", verb),
             "dir": checkpoint.dir,
             "python": run.python(host),

@@ -2,7 +2,7 @@
 
 A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
 archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz` files of one step, a directory that is named
-after its step, or an Orbax directory. `check_structure` takes milliseconds, and the standard library alone; `read` reads
+after its step, or an Orbax directory. `check_structure` takes milliseconds and the standard library alone; `read` reads
 every tensor. `discovery` finds the units.
 """
 

@@ -290,7 +290,7 @@ def fetch(
     chosen = fetching.saved_as(found[0])
     return fetching.fetched(
         session,
-        fetching.FetchRequest(str(listed["run_id"]), (), None, directory, force, chosen),
+        fetching.Request(str(listed["run_id"]), (), None, directory, force, chosen),
         as_json=as_json,
     )
 

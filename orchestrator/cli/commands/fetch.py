@@ -27,7 +27,7 @@ _TELL_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class FetchRequest:
+class Request:
     """The run (None: the active one, or else the newest), the files, and the destination."""
 
     name: str | None
@@ -40,7 +40,7 @@ class FetchRequest:
     """A checkpoint: its generation, and its path below the generation's directory."""
 
 
-def run(request: FetchRequest, session: Session) -> dict[str, Any]:
+def run(request: Request, session: Session) -> dict[str, Any]:
     """Fetch the files, one after another. Return a document with the result for each."""
     client = session.client()
     chosen = to_read(client, request.name)
@@ -119,7 +119,7 @@ def best_model(session: Session, name: str | None, patterns: Sequence[str]) -> t
     return max(newest, key=lambda entry: float(entry["saved_at"])), str(answer["run_id"])
 
 
-def list_outputs(client: Client, chosen: Mapping[str, Any], request: FetchRequest) -> dict[str, Any]:
+def list_outputs(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """Return the coordinator's list of the requested files."""
     body: dict[str, Any] = {"patterns": list(request.patterns), "task": request.task}
     if request.saved is not None:
@@ -180,7 +180,7 @@ class _Bringer:
         return entry
 
 
-def fetched(session: Session, request: FetchRequest, *, as_json: bool) -> int:
+def fetched(session: Session, request: Request, *, as_json: bool) -> int:
     """Fetch what is requested, and show what came. Raises OrchestratorError if not everything did."""
     document = run(request, session)
     if as_json:
@@ -281,12 +281,12 @@ def command(
     6 if a file here has another content.
     """
     name, task = name_and_task(name, task)
-    request = FetchRequest(name, patterns, task, directory, force)
+    request = Request(name, patterns, task, directory, force)
     if best:
         if task is not None:
             raise UsageError("--best is of the chief, and --task names a task", hint="leave one of them out")
         document, name = best_model(session, name, patterns)
-        request = FetchRequest(name, (), None, directory, force, saved_as(document))
+        request = Request(name, (), None, directory, force, saved_as(document))
     if only_list:
         # Print what could be fetched, and fetch nothing
         client = session.client()

@@ -111,7 +111,7 @@ def _record(
             hint=f"`orch why {plan.name}`, `orch logs {plan.name}`",
         )
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as directory:
-        wanted = fetch.FetchRequest(str(shown["run_id"]), [RECORD, LAST_WEIGHTS], str(plan.chief), directory)
+        wanted = fetch.Request(str(shown["run_id"]), [RECORD, LAST_WEIGHTS], str(plan.chief), directory)
         fetch.run(wanted, session)
         try:
             text = Path(directory, RECORD).read_bytes()

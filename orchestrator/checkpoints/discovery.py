@@ -74,7 +74,7 @@ def find(tree: Tree, directory: str, *, is_root: bool = False) -> Contents:
         if orbax.is_one(tree, folder, folders, there):
             unit: Unit | None = Unit(tree, ORBAX, folder, _all_below(folder, contents), in_series=True)
         elif folder != directory and names.is_step_folder(os.path.basename(folder)):
-            unit = _of_step_folder(folder, contents, is_root=is_root)
+            unit = _step_folder_unit(folder, contents, is_root=is_root)
         else:
             unit = None
         if unit is None:
@@ -117,7 +117,7 @@ def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
     generation = InGeneration(places.marker_of(tree, directory), made_at)
     for unit in units:
         try:
-            unit.peek()
+            unit.read_step()
         except Torn:
             unit.is_torn, unit.global_step = True, None
 
@@ -252,7 +252,7 @@ def _all_below(directory: str, contents: Contents) -> list[str]:
 # -- a directory that is named after its step ------------------------------------------------------------------
 
 
-def _of_step_folder(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
+def _step_folder_unit(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
     """All that lies in it, as one unit; None if it is empty, or where TensorFlow or Keras wrote what is in it."""
     inside = Contents(contents.tree, contents.top)
     paths = _all_below(folder, inside)

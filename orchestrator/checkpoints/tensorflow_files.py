@@ -21,7 +21,7 @@ OWN_SUM_BYTES_MAX = 4 << 20
 """Above it, TensorFlow's own checksum is faster than ours without the C library, its import included."""
 
 
-def glance(tree: Tree, prefix: str) -> None:
+def check_structure(tree: Tree, prefix: str) -> None:
     """Read the index, and compare the sizes of the shards with it. Torn."""
     try:
         Bundle(tree, prefix)
@@ -29,7 +29,7 @@ def glance(tree: Tree, prefix: str) -> None:
         return
 
 
-def peek(tree: Tree, prefix: str) -> int | None:
+def read_step(tree: Tree, prefix: str) -> int | None:
     """Return the global step, without reading the tensors. Torn."""
     try:
         return _step_of(Bundle(tree, prefix))

@@ -98,11 +98,11 @@ class Known:
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused if it cannot be read: its runs would look like orphans."""
     from orchestrator.head.journal import archive
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     path = session.paths.journal
     try:
-        return Known(peek(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
+        return Known(read_runs(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
     except JournalError as e:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 
@@ -139,7 +139,7 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
             continue
         if run is None or run.phase.is_terminal:
             items.append(
-                _of_store(session, store, run, is_named=store.root in named or store.run in ours.archived)
+                _store_item(session, store, run, is_named=store.root in named or store.run in ours.archived)
             )
     return items
 
@@ -191,7 +191,7 @@ def _root(state_dir: str, plan: Plan) -> str | None:
     return root_of(state_dir, plan.name, plan.checkpoint.dir)
 
 
-def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bool) -> Item:
+def _store_item(session: Session, store: Holding, run: Run | None, *, is_named: bool) -> Item:
     """Return the item of a store. The next `orch up` of an ended run resumes from it, so it is kept by default."""
     name = os.path.basename(store.root)
     if store.count == 0:

@@ -40,7 +40,7 @@ def status(
 
     written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
     try:
-        contents = journal_reading.peek(paths.journal)
+        contents = journal_reading.read_runs(paths.journal)
         kept = contents.kept
     except JournalError:
         return None

@@ -19,7 +19,7 @@ from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
 from orchestrator.task.stages import Stages
-from orchestrator.task.standby import Manners
+from orchestrator.task.standby import Restraints
 from orchestrator.task.strategies import part
 from orchestrator.task.tracebacks import last_line, print_as_python_would
 
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
 
 def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
     progress = Progress(link)
-    manners = Manners.from_environment()
+    restraints = Restraints.from_environment()
     stages = this_task.stages = Stages(link, progress)
     wanted = options.read()
     proving = _measurement(wanted, progress)
@@ -87,11 +87,11 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     own = part.chosen(wanted)
     if link.attached:
         imports = own.imports(wanted) or script.imports()
-        error = manners.imports(lambda: _warm_up(imports), imports.named)
+        error = restraints.imports(lambda: _warm_up(imports), imports.named)
         if error is not None:
             return _failed(link, "import", error, script.path)
         _wait_at_gate(link, orders, progress)
-        manners.released()
+        restraints.released()
         begin(stages, progress)
         fence.begin()
     else:

@@ -154,7 +154,7 @@ def test_a_pinned_and_a_rolled_back_checkpoint_stay_so(root: Path, tmp_path: Pat
     def holds(after: Path, done: int) -> None:
         assert len(saved.pinned(after)) in ((1,) if done else (0, 1))
         with places.locked(str(after)) as tree:
-            aside = [chapter.generation for chapter in lineage.set_aside(tree)]
+            aside = [origin.generation for origin in lineage.set_aside(tree)]
         assert aside == [2] if done == 2 else aside in ([], [2])
         assert seed.seed(str(after), 3)["global_step"] == 32
 
@@ -198,7 +198,7 @@ def test_the_plan_of_a_run_that_goes_on_is_kept(root: Path, tmp_path: Path) -> N
         plan_copies.keep(Paths(str(root), str(root / "run")), "t-1", plan)
 
     def holds(after: Path, done: int) -> None:
-        known = plan_copies.of_runs(Paths(str(after), str(after / "run")))
+        known = plan_copies.plans_of_runs(Paths(str(after), str(after / "run")))
         assert known == {"t-1": plan} if done else set(known) <= {"t-1"}
 
     each(tmp_path, power.cuts(root, keep), holds, least=4)

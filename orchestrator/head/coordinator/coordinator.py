@@ -139,7 +139,7 @@ class Coordinator:
         self._set_aside = contents.set_aside
         self._unreadable = frozenset(entry.run_id for entry in contents.unreadable)
         known = {entry.run.run_id for entry in self.journal.contents().kept} | self._unreadable
-        lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
+        lost = sorted(plan_copies.plans_of_runs(self.paths).keys() - known)
         if lost:
             raise damaged(
                 self.paths.journal, f"it does not have {', '.join(lost)}, which was begun on this head node"
@@ -154,7 +154,9 @@ class Coordinator:
         # removal is retried, since other runs may have begun by then.
         for file in self._secrets.files_of_others(going_on):
             self._effects.post(f"remove {file}", "", partial(self._secrets.remove_file, file))
-        ended = (plan_copies.of_runs(self.paths).keys() | plan_copies.marked(self.paths)) & self._known()
+        ended = (
+            plan_copies.plans_of_runs(self.paths).keys() | plan_copies.marked(self.paths)
+        ) & self._known()
         for run_id in ended - set(going_on):
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         self._effects.post("remove code that no run needs", "", self._tidy_code)

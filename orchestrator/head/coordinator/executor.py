@@ -409,7 +409,7 @@ class Executor:
         try:
             if link is None:
                 raise LinkDown(f"{task.host} is not connected")
-            order = STACKS({**orders.of_run(run), "generation": task.generation, "task": str(task.id)})
+            order = STACKS({**orders.run_fields(run), "generation": task.generation, "task": str(task.id)})
             return link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok["stacks"]
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"

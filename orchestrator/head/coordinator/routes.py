@@ -153,7 +153,7 @@ class _Api:
         directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
         if not (isinstance(directory, str) and os.path.isabs(directory)):
             raise UsageError("directory must be an absolute path")
-        wanted, known = outputs.of_request(file, sha256)
+        wanted, known = outputs.requested_file(file, sha256)
         part = await anyio.to_thread.run_sync(
             lambda: self._coordinator.output(name, wanted, directory, sha256=known, replace=replace)
         )

@@ -128,7 +128,7 @@ def prepare(
         digest = _push(link, run, name, code)
         highest = 0
         if run.plan.checkpoint is not None:  # a new run must not write into a generation of an old one
-            order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
+            order = HIGHEST({**orders.run_fields(run), "dir": run.plan.checkpoint.dir})
             highest = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=named(name, e.problem))
@@ -139,7 +139,7 @@ def _refuse_leased(link: Asks, run: Run, name: str) -> None:
     """Take the leases of the run's GPUs on the host. Raises OrderRefused if somebody else has one."""
     if not conflicts.leased_gpus(run, name):
         return
-    leases = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
+    leases = link.ask(LEASE(orders.run_fields(run)), timeout_s=PROBE_TIMEOUT_S).ok
     problem = compatibility.leased([_holder(lease) for lease in leases["others"]])
     if problem is not None:
         raise OrderRefused(problem)
@@ -354,7 +354,7 @@ def _push(link: Asks, run: Run, name: str, code: Snapshot | None) -> str:
             )
         return run.code
     by_digest = {file.sha256: file for file in code.files}
-    order = CODE({**orders.of_run(run), "files": list(code.files)})
+    order = CODE({**orders.run_fields(run), "files": list(code.files)})
     ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
     if ok["missing"]:
         for digest in ok["missing"]:

@@ -44,7 +44,7 @@ def listing(
         OrderRefused: the host refused.
     """
     place: Saved = {"dir": _saved_in(run, generation), "task": str(run.chief), "generation": generation}
-    wish = FILES({**orders.of_run(run), "of": kind, "saved": place if kind == "saved" else None})
+    wish = FILES({**orders.run_fields(run), "of": kind, "saved": place if kind == "saved" else None})
     answer = link.ask(wish, timeout_s=ASK_TIMEOUT_S).ok
     own = {str(task.id): task.generation for task in run.tasks if task.host == host}
     # All generations share one working directory, so the run's generation is named: the newest that the host knows may
@@ -105,7 +105,7 @@ def _saved_in(run: Run, generation: int) -> str:
 
 def _named(run: Run, file: TaskFile) -> OfFile:
     return {
-        **orders.of_run(run),
+        **orders.run_fields(run),
         "task": file["task"],
         "generation": file["generation"],
         "place": file["place"],

@@ -12,11 +12,11 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
@@ -26,7 +26,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
 from orchestrator.head.code.push_rules import OUTPUTS_MARK
-from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
+from orchestrator.head.links.conversation import Asks, Lends, LinkDown, OrderRefused, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.bounds import Digest
@@ -74,14 +74,7 @@ class FetchedPart(NamedTuple):
     fetched_bytes: int
 
 
-class Leases(Protocol):
-    """Provides a link to a host for the duration of a call, also for a run that has ended."""
-
-    def __call__(self, run: Run, name: str, use: Callable[[Asks], Any]) -> Any:
-        """Return what `use` returns. Raises LinkDown if the host cannot be reached."""
-
-
-def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
+def find(run: Run, lease: Lends, *, task: TaskId | None = None) -> Left:
     """Ask the hosts of the run's tasks, or of one task, for the files left there. It blocks."""
 
     def list_host(host: str) -> tuple[list[Output], int] | str:
@@ -104,7 +97,7 @@ def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
     )
 
 
-def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
+def listed(run: Run, lease: Lends, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
     """Return a document of the files that a run has left and that the patterns name. It blocks."""
     left = find(run, lease, task=_task_of(run, task))
     return _document(run, *chosen(left.outputs, patterns), left.left_out, left.unreached)
@@ -125,7 +118,7 @@ def _document(
     }
 
 
-def saved(run: Run, lease: Leases, generation: int, path: str) -> dict[str, Any]:
+def saved(run: Run, lease: Lends, generation: int, path: str) -> dict[str, Any]:
     """Return a document as `listed` does, of what the chief has saved as that checkpoint. It blocks.
 
     Args:
@@ -293,7 +286,7 @@ def bring(
         return FetchedPart("fetched", sha256, size_bytes, fetched)
 
 
-def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
+def requested_file(file: Any, sha256: Any) -> tuple[Output, str | None]:
     """Return the file of a request, as `listed` gave it, and its digest. Raises UsageError for anything else."""
     try:
         wanted = Output(str(file["host"]), check_of(TaskFile)(file), check_of(RelativePath)(file["to"]))

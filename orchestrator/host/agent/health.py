@@ -183,7 +183,7 @@ def save_bytes(directory: str) -> int | None:
 
     try:
         with Tree(directory) as tree:
-            units = (unit for chapter in lineage.chapters(tree) for unit in chapter.contents().units)
+            units = (unit for origin in lineage.origins(tree) for unit in origin.contents().units)
             newest = next(units, None)
     except OSError:
         return None

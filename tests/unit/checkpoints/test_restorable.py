@@ -263,7 +263,7 @@ def test_zip_archives_that_claim_more_than_they_hold_are_refused(tmp_path: Path)
 
 
 def test_a_bundle_whose_strings_claim_more_than_their_tensor_is_torn(tmp_path: Path) -> None:
-    entry = tensor_bundle.Entry()
+    entry = tensor_bundle.BundleEntry()
     entry.elements, entry.size = 1 << 40, 64
     with (tmp_path / "shard").open("w+b") as file, pytest.raises(Torn, match="claims"):
         tensor_bundle._string_sum(file, entry)

@@ -121,7 +121,7 @@ def test_orphans_are_what_this_head_began_and_knows_no_more(desk: Desk) -> None:
     journaled(desk, a_run(Phase.FAILED))
     found = _orphans(desk, plan_of(), {"a": runs})
     assert [item.run for item in found] == ["t-1", "t-4"]
-    assert [doctor._of_orphan(item).level for item in found] == ["warning", "fine"]
+    assert [doctor._orphan_finding(item).level for item in found] == ["warning", "fine"]
 
 
 def test_a_script_that_reads_json_is_asked_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -14,8 +14,7 @@ from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator import checkpoint_requests
-from orchestrator.head.coordinator.checkpoint_requests import Leases
-from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
+from orchestrator.head.links.conversation import Answer, Asks, Lends, LinkDown, NoAnswer, OrderRefused
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import CheckpointsAnswer
 from tests.unit.checkpoints.test_checkpoints import flip, truncate
@@ -24,6 +23,7 @@ from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 Answered = Answer[CheckpointsAnswer]
+A = TypeVar("A")
 
 
 class FakeHosts:
@@ -34,7 +34,7 @@ class FakeHosts:
         self.asked: list[tuple[str, Order[Any]]] = []
         self._name = ""
 
-    def lease(self, run: Run, name: str, use: Callable[[Asks], Answered]) -> Answered:
+    def lease(self, run: Run, name: str, use: Callable[[Asks], A]) -> A:
         assert run.run_id
         self._name = name
         return use(cast("Asks", self))
@@ -53,7 +53,7 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
     return in_phase(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase)
 
 
-def ask(run: Run, verb: str, what: str | None, lease: Leases, after: Run | None = None) -> dict[str, Any]:
+def ask(run: Run, verb: str, what: str | None, lease: Lends, after: Run | None = None) -> dict[str, Any]:
     """Ask, while the run becomes `after`, or stays as it is."""
     return checkpoint_requests.ask(run, verb, what, lease, lambda: after or run)
 

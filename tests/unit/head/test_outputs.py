@@ -131,10 +131,10 @@ def test_what_is_here_with_another_content_is_replaced_only_by_a_persons_word(
 )
 def test_no_name_of_a_request_leads_out_of_the_directory(host: Host, to: str) -> None:
     asked = {"host": "a", "to": "x", **host.file("model.keras")}
-    assert outputs.of_request(asked, None)[0].to == "x"
+    assert outputs.requested_file(asked, None)[0].to == "x"
     for field in ("to", "path"):
         with pytest.raises(UsageError, match="is no path below a directory"):
-            outputs.of_request({**asked, field: to}, None)
+            outputs.requested_file({**asked, field: to}, None)
 
 
 @pytest.mark.parametrize("path", [".git/hooks/post-checkout", "deep/.GIT/config", ".hg/hgrc", ".git"])

@@ -16,6 +16,10 @@ from orchestrator.core.state.budget import Budget
 SAME_END = "starting again would end in the same way"
 SAME_FAILURE = "the same failure at the same step twice in a row, without a newer checkpoint"
 
+MISTAKE = (
+    "it is a mistake of the script, made before its first step: starting again would end in the same way"
+)
+
 IN_A_ROW_FACTOR = 4
 """A run that restarts this many times its budget without a new checkpoint is given up, even if no failure was its
 fault."""
@@ -58,6 +62,7 @@ def verdict(
     verified_step: int | None,
     failure: str | None,
     identity: str,
+    mistake: bool = False,
 ) -> Restart | GiveUp:
     """Decide whether another generation follows one that ended, and when.
 
@@ -66,9 +71,12 @@ def verdict(
         verified_step: of the newest checkpoint that read whole, if there is one.
         failure: how and at which step it failed (`cause.failure`); None if it need not happen again.
         identity: names this restart; the jitter follows from it.
+        mistake: it is an error in the script's lines, and no task has made a step (`cause.is_mistake`).
     """
     if cause.row.ends_the_run:
         return GiveUp(budget, SAME_END)
+    if mistake:
+        return GiveUp(budget, MISTAKE)
     if is_progress(budget, verified_step):
         fresh = Budget(restarts=budget.restarts + 1, step=verified_step, failure=failure)
         return Restart(0.0, fresh, "at once: there is a newer checkpoint")

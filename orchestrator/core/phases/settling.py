@@ -114,6 +114,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         verified_step=step,
         failure=cause.failure(run) if blamed.row.repeats else None,
         identity=f"{run.run_id}/{run.generation}",
+        mistake=cause.is_mistake(run),
     )
     turn.set(budget=decided.budget, rescued=run.rescued + (handed_over(run) is not None))
     rescued = turn.tell(HandedOver()) or ""

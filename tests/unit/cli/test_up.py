@@ -170,6 +170,20 @@ def test_up_follow_shows_the_logs_and_the_outcome(orch: Desk, api: FakeApi, spec
     assert f"{RUN}  SUCCEEDED" in orch.said
 
 
+def test_up_follow_shows_equal_lines_once_and_not_what_tensorflow_tells_of_itself(
+    orch: Desk, api: FakeApi, spec: str, logs: RunLogs
+) -> None:
+    told = b"996.0 e I0000 00:00:1795863049.940103    7280 cpu_feature_guard.cc:227] This TensorFlow binary\n"
+    before = {"worker:0": b"990.000000 o loading\n995.000000 e oops\n", "worker:1": b"992.000000 o also\n"}
+    for task, text in before.items():
+        logs.append(RUN, task, 1, len(text), told + b"996.5 o Epoch 1/3\n")
+    phases(api, {"phase": "RUNNING"}, {"phase": "SUCCEEDED", "reason": "accuracy"})
+    assert orch("up", spec, "--follow") == 0
+    assert "I0000" not in orch.put_out
+    assert orch.put_out.count("Epoch 1/3") == 1
+    assert "worker:0 ×2 | Epoch 1/3\n" in orch.put_out
+
+
 def test_up_follow_shows_only_lines_of_the_level_that_is_asked_for(
     orch: Desk, api: FakeApi, spec: str, logs: RunLogs
 ) -> None:

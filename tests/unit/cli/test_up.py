@@ -247,6 +247,21 @@ def test_ctrl_c_in_follow_leaves_it_running(orch: Desk, api: FakeApi, spec: str)
     assert orch("up", spec, "--wait") == 130
 
 
+def test_what_a_run_waits_for_is_said_once_and_its_time_once_a_minute(
+    orch: Desk, api: FakeApi, spec: str
+) -> None:
+    def tell() -> None:
+        waits = f"0/2 hosts are ready; waiting for gpu-b (unreachable, for {api_time():.0f} s)"
+        api.runs[-1].update(phase="PENDING", reason=waits)
+
+    def api_time() -> float:
+        return orch.clock
+
+    api.on_status = tell
+    assert orch("up", spec, "--wait", "--timeout", "290s") == 7
+    assert 4 <= orch.said.count("PENDING: 0/2 hosts are ready; waiting for gpu-b") <= 6
+
+
 def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, spec: str) -> None:
     phases(api, {"phase": "PENDING"})
     again: list[FakeApi] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
@@ -87,8 +87,11 @@ class Known:
 
     @property
     def hosts(self) -> list[HostPlan]:
-        """Return the hosts of all runs."""
-        return [host for entry in self.contents.kept for host in entry.run.plan.hosts]
+        """Return the hosts of all runs: each once, as the newest run names it. An older one's Python may be gone."""
+        hosts = [host for entry in self.contents.kept for host in entry.run.plan.hosts]
+        return list(
+            {replace(host.connection, python="", activate=None, spec=""): host for host in hosts}.values()
+        )
 
     def may_be_of(self, root: str) -> bool:
         """Return whether a checkpoint store may belong to an active run that cannot be read."""

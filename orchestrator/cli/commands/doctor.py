@@ -77,14 +77,13 @@ def _active(session: Session, plan: Plan) -> Run | None:
 
 def _show(session: Session, findings: Sequence[Finding]) -> None:
     """Print the findings. If several hosts have the same one, its reason and remedy are printed once."""
-    from orchestrator.reporting.findings import BY_ID
-
     width = max((len(item.id) for item in findings), default=0)
-    for (which, level, hint), alike in groupby(findings, lambda item: (item.id, item.level, item.hint)):
+    groups = groupby(findings, lambda item: (item.id, item.level, item.why, item.hint))
+    for (which, level, why, hint), alike in groups:
         for item in alike:
             session.put(f"{session.paint(f'{level:7}', _COLOURS[level])}  {which:{width}}  {item.message}")
         if level != "fine":
-            session.put(f"{'':7}  {BY_ID[which].why}")
+            session.put(f"{'':7}  {why}")
             session.put(f"{'':7}  {session.paint('way out:', 'bold')} {hint}")
 
 

@@ -55,7 +55,16 @@ def run(request: KillRequest, session: Session) -> Result:
     if _cancelled_before_it_began(session):
         return Result((), (), problem)
     client = session.client()
-    chosen = _chosen(request, _runs(session, client, request, waiting), waiting, session)
+    try:
+        runs = _runs(session, client, request, waiting)
+    except CoordinatorUnreachable:
+        if not _goes_on(session):
+            raise
+        from orchestrator.client.starting import ensure_coordinator
+
+        ensure_coordinator(session)
+        runs = _runs(session, client, request, waiting)
+    chosen = _chosen(request, runs, waiting, session)
     already = tuple(each_run for each_run in chosen if not is_active(each_run))
     deadline = session.now() + request.timeout_s
     active = [each_run for each_run in chosen if is_active(each_run)]
@@ -74,6 +83,14 @@ def run(request: KillRequest, session: Session) -> Result:
         for sentence in kept:
             session.say(sentence)
     return Result(ended, already, problem)
+
+
+def _goes_on(session: Session) -> bool:
+    """Return whether the journal has an active run, whose coordinator is gone."""
+    from orchestrator.client import recorded
+
+    known = recorded.status(session.paths, now=session.time())
+    return known is not None and any(is_active(each) for each in known["runs"])
 
 
 def _has_lent(session: Session) -> bool:

@@ -414,6 +414,20 @@ def _common_line(ended: Exit) -> str:
     return ended.cause.value if ended.cause.row.in_other_words else without_figures(ended.last_line)
 
 
+_MISTAKES = ("NameError:", "UnboundLocalError:", "AttributeError:", "TypeError:", "IndentationError:")
+"""Errors that say nothing of files, hosts or networks, which may be others at the next start."""
+
+
+def is_mistake(run: Run) -> bool:
+    """Return whether this generation ended by a mistake in the script's own lines, before a task made a step."""
+    first = first_of(run.tasks)
+    if first is None or first.exit is None or first.exit.cause is not Cause.SCRIPT:
+        return False
+    return first.exit.last_line.startswith(_MISTAKES) and not any(
+        task.progress.has_stepped for task in run.tasks
+    )
+
+
 def failure(run: Run) -> tuple[str, int | None] | None:
     """Return how and at which step this generation failed, if that may repeat itself; None if it need not.
 

@@ -23,6 +23,10 @@ SAME_FAILURE = "the same failure at the same step twice in a row, without a newe
 NEAR_STEPS = 1
 """A failure so many steps later is at the same step, and so many steps are no progress behind what was handed over."""
 
+MISTAKE = (
+    "it is a mistake of the script, made before its first step: starting again would end in the same way"
+)
+
 IN_A_ROW_FACTOR = 4
 """A run that restarts this many times its budget without a new checkpoint is given up, even if no failure was its
 fault."""
@@ -81,6 +85,7 @@ def verdict(
     failure: tuple[str, int | None] | None,
     identity: str,
     gained: Gained = NOTHING,
+    mistake: bool = False,
 ) -> Restart | GiveUp:
     """Decide whether another generation follows one that ended, and when.
 
@@ -90,9 +95,13 @@ def verdict(
         failure: how and at which step it failed (`cause.failure`); None if it need not happen again.
         identity: names this restart; the jitter follows from it.
         gained: what the generation that ended has left behind.
+        mistake: it is an error in the script's lines, and no task has made a step (`cause.is_mistake`).
     """
     if cause.row.ends_the_run:
         return GiveUp(budget, SAME_END)
+    # A run that has trained before is tried again: the line may fail by what another task left it
+    if mistake and not budget.restarts and verified_step is None:
+        return GiveUp(budget, MISTAKE)
     line, failed_step = failure or (None, None)
     first = budget.handed_over
     if gained.saved or first is None:

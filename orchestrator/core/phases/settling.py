@@ -115,6 +115,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         failure=cause.failure(run) if blamed.row.repeats else None,
         identity=f"{run.run_id}/{run.generation}",
         gained=_gained(run),
+        mistake=cause.is_mistake(run),
     )
     turn.set(budget=decided.budget, rescued=run.rescued + (handed_over(run) is not None))
     rescued = turn.tell(HandedOver()) or ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, cast, get_args
 
+from orchestrator.both.backup_file import RESCUED
 from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.events import RolledBack
 from orchestrator.core.state.phase_states import Phase
@@ -39,7 +40,13 @@ def ask(run: Run, verb: str, what: str | None, lease: Lends, now: Callable[[], R
     if "checkpoints" in document:
         list_again, after = cache(lambda: _listed_again(run, host, lease)), now()
         judged = [_judged(entry, after, list_again) for entry in document["checkpoints"]]
-        document["checkpoints"] = [entry for entry in judged if entry is not None]
+        # What a later run of the name has saved since is not this one's
+        last = after.generation_last if after.phase.is_terminal and after.generation_last else None
+        document["checkpoints"] = [
+            {**entry, "by": _by(entry, after)}
+            for entry in judged
+            if entry is not None and (last is None or (entry["generation"] or 0) <= last)
+        ]
         document["newest"] = _newest(document["checkpoints"])
     return document
 
@@ -123,6 +130,18 @@ def _judged(checkpoint: dict[str, Any], run: Run, list_again: Callable[[], _ByNa
     since = list_again().get(checkpoint["name"])
     # A checkpoint that was completed since then has not been read, so it counts as being written.
     return None if since is None else {**since, "writing": since["whole"] is None}
+
+
+def _by(checkpoint: dict[str, Any], run: Run) -> Any:
+    """Return who has saved a checkpoint: of what a survivor has handed over, the survivor."""
+    handed_over = next((p for p in str(checkpoint["path"]).split("/") if p.startswith(RESCUED)), None)
+    if handed_over is None or not checkpoint["by"]:
+        return checkpoint["by"]
+    kind, index, *_ = [*handed_over.removeprefix(RESCUED).split("-"), ""]
+    host = next(
+        (task.host for task in run.tasks if str(task.id) == f"{kind}:{index}"), "a host that has left"
+    )
+    return {**checkpoint["by"], "task": f"{kind}:{index}", "host": host}
 
 
 def _newest(checkpoints: list[dict[str, Any]]) -> str | None:

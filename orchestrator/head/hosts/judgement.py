@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from orchestrator.core.launching.environment import endpoint, ports_needed
@@ -447,8 +447,11 @@ def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
 
 def _replaced(original: Finding, address: str) -> Finding:
     text = f"{original.message}; its peers are given {address}, by which they reach it"
-    hint = f"write `address: {address}` or `data_address: {address}` of {original.peer}, and it is not looked for again"
-    return finding(original.id, text, original.host, original.peer, level="warning", hint=hint)
+    hint = f"write `data_address: {address}` of {original.peer}, and it is not looked for again"
+    found = finding(original.id, text, original.host, original.peer, level="warning", hint=hint)
+    return replace(
+        found, own_why="nothing waits for it: TF_CONFIG has that address, which each start looks for again"
+    )
 
 
 def _judge_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:

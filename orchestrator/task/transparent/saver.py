@@ -11,6 +11,7 @@ import math
 import sys
 import time
 
+from orchestrator.task import this_task
 from orchestrator.task.transparent import backup, chance
 from orchestrator.task.transparent.identity import MODEL, differences, identity
 from orchestrator.task.transparent.remembered import GROUP, Memory
@@ -135,6 +136,7 @@ class Saver:
         self._begin_with(model, position.epoch)
         self._restored = saved
         self._course.leap(position.epoch, position.batch)
+        this_task.batches_done = position.batch
         self._memory.recall(position.callbacks, saved[0])
         where = (
             "after its last epoch"

@@ -59,7 +59,15 @@ def ask(run: Run, verb: str, what: str | None, lease: Lends, after: Run | None =
 
 
 def a_checkpoint(name: str, **changes: Any) -> dict[str, Any]:
-    known = {"name": name, "generation": 0, "whole": True, "writing": False, "set_aside": False}
+    known = {
+        "name": name,
+        "path": f"/shared/t/{name}",
+        "by": None,
+        "generation": 0,
+        "whole": True,
+        "writing": False,
+        "set_aside": False,
+    }
     return {**known, "resumes": True, "proof": "checksums", **changes}
 
 
@@ -240,3 +248,29 @@ def test_the_mark_becomes_the_event() -> None:
     found = {"generation": 5, "global_step": 50, "path": "/shared/t/gen-000005/ckpt-50"}
     event = checkpoint_requests.rolled_back({"checkpoint": found, "set_aside": [7, 6]}, at=3.0)
     assert (event.at, event.generation, event.global_step, event.set_aside) == (3.0, 5, 50, (7, 6))
+
+
+def test_an_older_run_is_not_shown_what_a_later_one_has_saved() -> None:
+    names = {generation: f"gen-{generation:06d}/ckpt-1" for generation in (1, 2, 3)}
+    listed = read(*(a_checkpoint(name, generation=number) for number, name in names.items()))
+    older = replace(a_run(phase=Phase.KILLED), generation=2, generation_last=2)
+    hosts = FakeHosts(listed)
+    assert [one["generation"] for one in ask(older, "list", None, hosts.lease)["checkpoints"]] == [1, 2]
+    going = replace(a_run(), generation=2, generation_last=2)
+    assert len(ask(going, "list", None, hosts.lease)["checkpoints"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("place", "task", "host"),
+    [
+        ("orch/fit-000/rescued-by-worker-1/latest.weights.h5", "worker:1", "b"),
+        ("rescued-by-worker-1-57", "worker:1", "b"),
+        ("rescued-by-worker-7-57", "worker:7", "a host that has left"),
+        ("orch/fit-000/latest.weights.h5", "worker:0", "a"),
+    ],
+)
+def test_what_a_survivor_has_handed_over_is_by_the_survivor(place: str, task: str, host: str) -> None:
+    by = {"run": "t-1", "host": "a", "task": "worker:0"}
+    hosts = FakeHosts(read(a_checkpoint(f"gen-000001/{place}", generation=1, by=by)))
+    (found,) = ask(a_run(), "list", None, hosts.lease)["checkpoints"]
+    assert found["by"] == {"run": "t-1", "task": task, "host": host}

@@ -126,7 +126,16 @@ def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
     journal.commit(
         run, Submitted(9.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "generation": 2}})]
     )
-    assert journal.first_causes(run.run_id) == [why, {**why, "generation": 2}]
+    one, two = journal.first_causes(run.run_id)
+    times = [event["time"] for event in journal.events()]
+    assert one == {**why, "ended_time": times[1]}, "no host tells when, so it is when it was first said"
+    assert two == {**why, "generation": 2, "ended_time": times[2]}
+    journal.commit(
+        run, Submitted(10.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "done": "x"}})]
+    )
+    timed = {**why, "generation": 3, "ended_time": 7.0}
+    journal.commit(run, Submitted(11.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": timed})])
+    assert [cause["ended_time"] for cause in journal.first_causes(run.run_id)[2:]] == [times[1], 7.0]
     assert journal.first_causes("other") == []
 
 

@@ -329,6 +329,11 @@ def test_an_address_replaces_a_name_only_where_all_have_reached_the_host_by_it()
     assert addresses == {"c": "10.0.0.3"}
     assert [(one.id, one.level, one.peer) for one in found] == [("net.name-unresolved", "warning", "c")]
     assert "a, b" in found[0].message
+    assert "for ever" in found[0].row.why
+    assert "nothing waits for it" in found[0].why, "of a host that is reached"
+    assert "write `data_address: 10.0.0.3` of c," in found[0].hint, (
+        "an address would lose its part of ~/.ssh/config"
+    )
     others["b"] = [fine[0], seen("c", "gpu-c", "no-name"), seen("c", "10.0.0.3", "timeout")]
     found, addresses = judge_pairs(plan, hosts, others)
     assert addresses == {}

@@ -287,3 +287,19 @@ def test_a_place_is_told_from_others() -> None:
     assert backup_file.is_ours("gen-000001/manager/rescued-by-worker-1-750")
     assert not backup_file.is_ours("gen-000001/manager/ckpt-750")
     assert not backup_file.is_backup("gen-000001/keras3_backup/latest.weights.h5")
+
+
+@pytest.mark.fault(106)
+def test_what_a_script_restores_by_itself_is_named_where_an_older_one_could_take_its_place(
+    tmp_path: Path,
+) -> None:
+    first = tmp_path / "gen-000001"
+    saved.npz(first / "model-100.npz", 100)
+    assert seed.seed(str(tmp_path), 2)["replaceable"] is None, "there is no older one"
+    saved.npz(tmp_path / "gen-000002" / "model-200.npz", 200)
+    answer = seed.seed(str(tmp_path), 3)
+    assert (answer["global_step"], answer["replaceable"]["file"]) == (200, "model-200.npz")
+    failed = {**answer["replaceable"], "why": "two generations ended as they restored it"}
+    again = seed.seed(str(tmp_path), 4, unrestorable=[failed])
+    assert (again["global_step"], again["replaceable"]) == (100, None)
+    assert not (tmp_path / "gen-000004" / "model-200.npz").exists()

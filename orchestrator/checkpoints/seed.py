@@ -97,8 +97,7 @@ def seed(
         before = marker_of(tree, target)
         if before is not None:
             _refuse_taken(root, generation, before.get("by"), by)
-            before.pop("given", None)
-            return before
+            return {name: value for name, value in before.items() if name not in ("given", "says_what_it_is")}
         there = generations(tree)
         if there and there[0] >= generation:
             raise SeedError(
@@ -166,7 +165,8 @@ def _make(tree: Tree, generation: int, history: History, by: dict[str, Any] | No
             "replaceable": _replaceable(history, chosen) if chosen else None,
             "by": by,
         }
-        finish(tree, need.tree, target, {**answer, "given": given})
+        # What its tasks write of ours says what it is; a version before made directories without this word
+        finish(tree, need.tree, target, {**answer, "given": given, "says_what_it_is": True})
     return answer
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from orchestrator.both.backup_file import is_backup, is_ours
+from orchestrator.both.backup_file import BESIDE, RESCUED, is_ours
 from orchestrator.both.newest import SAME_S, InGeneration
 from orchestrator.checkpoints import hdf5, names, orbax, places
 from orchestrator.checkpoints.torn import Torn, opened
@@ -114,7 +114,8 @@ def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
     """Sort units: higher ranks first, then the others before Keras's second copies, then by `both.newest`."""
     path = os.path.join(directory, places.MARKER)
     made_at = tree.stat(path).st_mtime if tree.kind(path) == stat.S_IFREG else None
-    generation = InGeneration(places.marker_of(tree, directory), made_at)
+    marker = places.marker_of(tree, directory)
+    generation = InGeneration(marker, made_at)
     for unit in units:
         try:
             unit.read_step()
@@ -130,15 +131,21 @@ def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
         return unit.rank, not unit.name.endswith(".bkp"), *order
 
     units = sorted(units, key=key, reverse=True)
-    _demand_about(units)
+    _demand_about(units, everywhere=bool((marker or {}).get("says_what_it_is")))
     return units
 
 
-def _demand_about(units: list[Unit]) -> None:
-    """Mark each backup of ours that does not say what it is, where its generation has one that does."""
-    backups = [unit for unit in units if is_backup(unit.path) and not (unit.is_given or unit.is_torn)]
-    lacking = [unit for unit in backups if hdf5.lacks_about(unit.tree, unit.path)]
-    for unit in lacking if len(lacking) < len(backups) else ():
+def _demand_about(units: list[Unit], *, everywhere: bool) -> None:
+    """Mark each file of ours that does not say what it is, where its generation has one that does, or all should."""
+
+    def lacks_about(unit: Unit) -> bool:
+        if unit.kind == TENSORFLOW:
+            return unit.path + BESIDE not in unit.paths
+        return hdf5.lacks_about(unit.tree, unit.path)
+
+    ours = [unit for unit in units if is_ours(unit.path) and not (unit.is_given or unit.is_torn)]
+    lacking = [unit for unit in ours if lacks_about(unit)]
+    for unit in lacking if everywhere or len(lacking) < len(ours) else ():
         unit.problem = "it does not say of which run, generation and step it is, as the others do"
 
 
@@ -302,7 +309,8 @@ def _demand_parts(units: list[Unit]) -> None:
 def _sort_out(folder: str, files: list[str], contents: Contents, *, is_root: bool) -> None:
     prefixes = [name[: -len(".index")] for name in files if name.endswith(".index")]
     for prefix in prefixes:
-        mine = [name for name in files if name == f"{prefix}.index" or name.startswith(f"{prefix}.data-")]
+        whole = [f"{prefix}.index", *([prefix + BESIDE] if prefix.startswith(RESCUED) else [])]
+        mine = [name for name in files if name in whole or name.startswith(f"{prefix}.data-")]
         path = os.path.join(folder, prefix)
         contents.units.append(
             Unit(contents.tree, TENSORFLOW, path, [os.path.join(folder, name) for name in mine])
@@ -344,7 +352,8 @@ def _kinds(files: list[str]) -> dict[str, str | None]:
     kinds: dict[str, str | None] = {}
     for name in files:
         bare = name.removesuffix(".bkp")
-        if name.endswith(".index") or (".data-" in name and name.partition(".data-")[0] in prefixes):
+        is_beside = name.startswith(RESCUED) and name.endswith(BESIDE)
+        if name.endswith(".index") or is_beside or name.partition(".data-")[0] in prefixes:
             kinds[name] = TENSORFLOW
         else:
             kinds[name] = next((kind for kind, endings in _ENDINGS.items() if bare.endswith(endings)), None)

@@ -97,8 +97,7 @@ def seed(
         before = marker_of(tree, target)
         if before is not None:
             _refuse_taken(root, generation, before.get("by"), by)
-            before.pop("given", None)
-            return before
+            return {name: value for name, value in before.items() if name not in ("given", "says_what_it_is")}
         there = generations(tree)
         if there and there[0] >= generation:
             raise SeedError(
@@ -163,10 +162,23 @@ def _make(tree: Tree, generation: int, history: History, by: dict[str, Any] | No
             "highest_generation": generation,
             "from_scratch": not history,
             "aside": _kept_aside(tree) if not history else None,
+            "replaceable": _replaceable(history, chosen) if chosen else None,
             "by": by,
         }
-        finish(tree, need.tree, target, {**answer, "given": given})
+        # What its tasks write of ours says what it is; a version before made directories without this word
+        finish(tree, need.tree, target, {**answer, "given": given, "says_what_it_is": True})
     return answer
+
+
+def _replaceable(history: History, chosen: Unit) -> dict[str, Any] | None:
+    """Return the file that is given, as a task would name it, where one of an earlier step could take its place."""
+    usable = [unit for _, contents in history for unit in contents.units if not unit.problem]
+    steps = [unit.global_step for unit in usable if unit.rank == chosen.rank and unit.global_step is not None]
+    if chosen.global_step is None or min(steps, default=chosen.global_step) >= chosen.global_step:
+        return None
+    top = next(contents.top for _, contents in history if chosen in contents.units)
+    name, step = os.path.relpath(chosen.path, top), chosen.global_step
+    return {"file": name, "step": step, "saved_at": chosen.saved_at, "bytes": chosen.bytes, "why": ""}
 
 
 def _build(

@@ -250,6 +250,7 @@ def seeded(ok: checkpoints.Seeded, generation: int, *, copy: str = "") -> Seed:
         aside=_aside(ok.get("aside")),
         removed=tuple(ok.get("removed") or ()),
         dropped=tuple((ok.get("dropped") or ())[:NAMED_MAX]),
+        replaceable=_restored(told) if (told := ok.get("replaceable")) else None,
     )
 
 

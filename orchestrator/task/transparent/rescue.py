@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 
+from orchestrator.both import backup_file
 from orchestrator.both.backup_file import RESCUED
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
@@ -253,7 +254,13 @@ class Rescue:
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
             manager.checkpoint.write(os.path.join(building, name))
-            # In this order the data is in place before the index, which makes it a checkpoint.
+            files = [each for each in os.listdir(building) if ".data-" in each]
+            shards = {each[len(name) :]: os.stat(os.path.join(building, each)).st_size for each in files}
+            with open(os.path.join(building, f"{name}.index"), "rb") as index:
+                about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
+            with open(os.path.join(building, name + backup_file.BESIDE), "wb") as beside:
+                beside.write(about)
+            # In this order all else is in place before the index, which makes it a checkpoint.
             for each in sorted(os.listdir(building)):
                 backup.sync(os.path.join(building, each))
                 os.replace(os.path.join(building, each), os.path.join(folder, each))

@@ -302,6 +302,10 @@ class Transcript:
         if step == "nothing":
             return Seed(generation, path=f"/shared/t/gen-{generation:06d}", rejected=rejected)
         path, number = f"/shared/t/gen-{generation:06d}", step.removeprefix(UNREAD)
+        if number.startswith("older-"):  # one that is not the only one
+            number = number.removeprefix("older-")
+            file = Restored(f"ckpt-{number}", 5.0, 10, int(number))
+            return Seed(generation, int(number), f"ckpt-{number}", path, rejected, replaceable=file)
         if number.startswith("backup-"):  # of ours, in its place
             number = number.removeprefix("backup-")
             source = f"/shared/t/gen-{generation - 1:06d}/orch/fit-000/latest.weights.h5"

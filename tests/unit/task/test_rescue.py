@@ -474,7 +474,7 @@ def test_a_loop_hands_over_a_checkpoint_whose_index_comes_last(
         assert moved == []
         return
     there = str(task.shared / "inner" / "rescued-by-worker-1-57")
-    assert moved == [f"{there}.data-00000-of-00001", f"{there}.index"]
+    assert moved == [f"{there}.about", f"{there}.data-00000-of-00001", f"{there}.index"]
     assert task.told["step"] == 57
 
 

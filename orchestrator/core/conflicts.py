@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from orchestrator.core.differences import differences, sentence
 from orchestrator.core.errors import Refused
-from orchestrator.core.plan import Gpu, Plan
+from orchestrator.core.plan import LEASING, Gpu, Plan, lease_in_words
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
@@ -46,7 +46,7 @@ def refuse_start(
         if run.phase.is_terminal:
             continue
         if run.plan.name == plan.name:
-            changed = sentence(differences(run.plan, plan))
+            changed = sentence(differences(run.submitted, plan))
             raise Refused(
                 f"a run named {plan.name} with another plan is active: {run.run_id}; {changed}",
                 hint="`orch up FILE --restart` ends it at its next checkpoint, and goes on with this plan; or give "
@@ -60,6 +60,8 @@ def refuse_start(
                 f"{run.run_id} is active and saves into {directory} too",
                 hint="give each run its own checkpoint directory, or wait for it with `orch up --queue`",
             )
+        if plan.needs:
+            continue  # `pool` finds it another place
         held = _gpus_of(run.plan, run.placed)
         for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
             if (address, gpu) not in held:
@@ -183,7 +185,7 @@ def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dic
     With `hosts`, return only its GPUs on those hosts.
     """
     needed: dict[object, str] = {
-        (address, gpu): f"GPU {gpu} of {host}"
+        (address, gpu): f"{lease_in_words(gpu)} of {host}"
         for (address, gpu), (host, _) in _gpus_of(plan, placed).items()
         if hosts is None or host in hosts
     }
@@ -192,13 +194,18 @@ def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dic
     return needed
 
 
+def users(plan: Plan, placed: Plan) -> dict[object, str]:
+    """Return who of the run has each of its GPUs and slots."""
+    return {key: user for key, (_, user) in _gpus_of(plan, placed).items()}
+
+
 def leased_gpus(run: Run, name: str) -> list[Gpu]:
-    """Return the GPUs that a run has for itself on a host: it takes their leases there.
+    """Return the GPUs, and the slots, that a run has for itself on a host: it takes their leases there.
 
     There are none on a host that an engine lends, which lends the GPUs too, and none for an ended run, whose remaining
     processes hold the leases themselves.
     """
-    if run.phase.is_terminal or run.plan.host(name).transport not in ("ssh", "local"):
+    if run.phase.is_terminal or run.plan.host(name).transport not in LEASING:
         return []
     gpus = _gpus_of(run.plan, run.placed)
     return sorted((gpu for (_, gpu), (host, _) in gpus.items() if host == name), key=str)
@@ -206,7 +213,7 @@ def leased_gpus(run: Run, name: str) -> list[Gpu]:
 
 def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, Gpu], tuple[str, str]]:
     """Return, by address and number or UUID of a GPU, its host and the task that holds it or will; None: a spare's."""
-    spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
+    spares = {(h.address, lease): (h.name, _SPARE) for h in plan.hosts if h.spare for lease in h.leases}
     # Tasks that were left out of this generation may come back in the next one
     tasks = (*plan.tasks, *placed.tasks)
-    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}
+    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.leases}

@@ -57,6 +57,19 @@ class TaskId:
         return TaskId(type_, int(index))
 
 
+LEASING = ("ssh", "local")
+"""Transports to hosts that several runs may use. What an engine lends is the run's own."""
+
+SLOT = "slot-"
+"""Before the number of a host's slot, where it is leased as GPUs are."""
+
+
+def lease_in_words(lease: Gpu) -> str:
+    """Return what is leased, for people: `GPU 3`, `slot 0`."""
+    number = str(lease).removeprefix(SLOT)
+    return f"slot {number}" if number != str(lease) else f"GPU {number}"
+
+
 @dataclass(frozen=True, slots=True)
 class HostPlan:
     """A machine: how to reach it, and which of its resources the run may use."""
@@ -99,6 +112,11 @@ class HostPlan:
             self, data_address="", seen_address="", gpus=(), slots=1, tasks_max=None, labels=(), spare=False
         )
 
+    @property
+    def leases(self) -> tuple[Gpu, ...]:
+        """Return all that it has for tasks to have for themselves alone: its GPUs, and its slots where these count."""
+        return (*self.gpus, *(f"{SLOT}{number}" for number in range(self.tasks_max or 0)))
+
     def way_to_install(self, packages: str) -> str:
         """Return how what its Python lacks comes to it."""
         if self.python.startswith(f"{ENVIRONMENTS}/"):
@@ -114,13 +132,6 @@ class HostPlan:
     def peer_address(self) -> str:
         """Return the address that its peers connect to. Hosts with the same address share one machine's ports."""
         return self.seen_address or self.data_address or self.address or self.name
-
-
-LEASING = ("ssh", "local")
-"""Transports to hosts that several runs may use. What an engine lends is the run's own."""
-
-SLOT = "slot-"
-"""Before the number of a host's slot, where it is leased as GPUs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +383,27 @@ class Plan:
     def task(self, id: TaskId) -> TaskPlan:
         """Return the task of that id; KeyError if there is none."""
         return cast("Roster[TaskId, TaskPlan]", self.tasks).named(id)
+
+    @property
+    def fixed(self) -> Plan:
+        """Return the plan with the places that it has, whatever else is free: what an engine lends is the run's own."""
+        hosts = tuple(replace(host, tasks_max=None) for host in self.hosts)
+        tasks = tuple(replace(task, host_slot=None) for task in self.tasks)
+        return replace(self, hosts=hosts, tasks=tasks, needs=())
+
+    @property
+    def has_choice(self) -> bool:
+        """Return whether the tasks could be elsewhere on the hosts that the file lists."""
+        if not self.needs:
+            return False
+        used: dict[str, int] = {}
+        for task in self.tasks:
+            used[task.host] = used.get(task.host, 0) + len(task.gpus)
+        return any(
+            host.name not in used or used[host.name] < len(host.gpus) or host.tasks_max is not None
+            for host in self.hosts
+            if not host.spare
+        )
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.core.plan import LEASING, Ask
+from orchestrator.core.plan import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
 from orchestrator.spec.forms import SPLIT
@@ -174,7 +174,7 @@ def room_of(host: Host) -> dict[str, Any]:
     return {
         "gpus": host.gpus,
         "slots": host.slots,
-        "tasks_max": host.slots if "slots" in host.model_fields_set and host.transport in LEASING else None,
+        "tasks_max": host.slots if "slots" in host.model_fields_set and host.transport == "ssh" else None,
         "labels": host.labels,
         "spare": host.spare,
     }

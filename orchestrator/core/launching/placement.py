@@ -191,24 +191,27 @@ def place(
 
 def against(host: HostPlan, asks: Iterable[Ask], occupied: Occupied) -> str:
     """Return why a host that holds none of the tasks could take none of them; empty if it could."""
+    name = host.name
     if host.spare:
-        return "a spare"
+        return f"{name} is a spare"
     if occupied.why:
-        return occupied.why
+        return f"{name} {occupied.why}"
     room = _Room(0, host, occupied)
     asks = tuple(asks)
     if any(room.fits(ask) for ask in asks):
         return ""
     if all(ask.on and host.name not in ask.on for ask in asks):
-        return "not among the hosts of `on:`"
+        return f"{name} is not among the hosts of `on:`"
     if all(not set(ask.labels) <= set(host.labels) for ask in asks):
-        return "without the labels of `on:`"
-    holders = [f"GPU {gpu} is held by {who}" for gpu, who in occupied.gpus.items() if gpu in host.gpus]
+        return f"{name} lacks the labels of `on:`"
+    holders = [
+        f"GPU {gpu} of {name} is held by {occupied.gpus[gpu]}" for gpu in host.gpus if gpu in occupied.gpus
+    ]
     if room.slots <= 0:
-        holders = [f"slot {number} is held by {who}" for number, who in sorted(occupied.slots.items())]
-    if holders:
-        return "; ".join(holders)
-    return f"too small: {counted(len(host.gpus), 'GPU')}" if host.gpus else "it has no GPU"
+        holders = [
+            f"slot {number} of {name} is held by {who}" for number, who in sorted(occupied.slots.items())
+        ]
+    return "; ".join(holders) or f"{name} has {counted(len(host.gpus), 'GPU')} that could serve"
 
 
 def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
@@ -225,7 +228,10 @@ def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPl
             continue
         own, used = plan.host(task.host).gpus, plan.host(name).gpus
         gpus = task.gpus if name == task.host else tuple(used[own.index(gpu)] for gpu in task.gpus)
-        tasks.append(TaskPlan(TaskId(task.id.type, numbered[task.id.type]), name, gpus, task.slot))
+        slot = task.host_slot
+        if name != task.host:  # a spare has all of its slots leased
+            slot = task.slot if plan.host(name).tasks_max is not None else None
+        tasks.append(TaskPlan(TaskId(task.id.type, numbered[task.id.type]), name, gpus, task.slot, slot))
         numbered[task.id.type] += 1
     return tuple(tasks)
 

@@ -175,13 +175,13 @@ def test_who_asks_for_memory_takes_the_smallest_gpu_that_has_it() -> None:
 
 def reasons() -> Iterator[tuple[HostPlan, Ask, Occupied, str]]:
     need = Ask("worker", 1, 2)
-    yield host("a", 2, spare=True), need, Occupied(), "a spare"
-    yield host("a", 2), need, Occupied(why="drained by ada"), "drained by ada"
-    yield host("a", 2), need, held(1), "GPU 1 is held by x-1"
-    yield host("a", 1), need, Occupied(), "too small: 1 GPU"
+    yield host("a", 2, spare=True), need, Occupied(), "a is a spare"
+    yield host("a", 2), need, Occupied(why="is drained by ada"), "a is drained by ada"
+    yield host("a", 2), need, held(1), "GPU 1 of a is held by x-1"
+    yield host("a", 1), need, Occupied(), "a has 1 GPU that could serve"
     yield host("a", 2), need, Occupied(), ""
-    yield host("a", 2), Ask("worker", 1, 1, on=("b",)), Occupied(), "not among the hosts of `on:`"
-    yield host("a", tasks_max=1), Ask("worker", 1), Occupied(slots={0: "y-1"}), "slot 0 is held by y-1"
+    yield host("a", 2), Ask("worker", 1, 1, on=("b",)), Occupied(), "a is not among the hosts of `on:`"
+    yield host("a", tasks_max=1), Ask("worker", 1), Occupied(slots={0: "y-1"}), "slot 0 of a is held by y-1"
 
 
 @pytest.mark.parametrize(("of", "need", "occupied", "why"), list(reasons()))

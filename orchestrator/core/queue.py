@@ -24,7 +24,7 @@ from typing import Any
 from orchestrator.core import conflicts
 from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
 from orchestrator.core.pool import (
     NOTHING,
     Held,
@@ -39,7 +39,7 @@ from orchestrator.core.pool import (
 )
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
-from orchestrator.core.state.run import Run
+from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.transitions import LEADS_TO
 from orchestrator.core.words import duration, listed
 
@@ -214,15 +214,11 @@ def reckon(
     return turns
 
 
-def turn_of(run: Run, others: Iterable[Run], now: Instant, known: Known = NOTHING) -> tuple[QueueTurn, str]:
-    """Return the turn of a run that would come last now, and who has what it needs, if anybody has."""
-    waiting = Queued(priority=-1, since_at=now, is_patient=False)
+def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTHING) -> tuple[QueueTurn, str]:
+    """Return the turn of a run of this plan that would come last now, and who has what it needs, if anybody has."""
     others = tuple(others)
-    turn = next(
-        turn
-        for turn in turns([*others, replace(run, phase_state=waiting)], now, known)
-        if turn.ask.run_id == run.run_id
-    )
+    last = new_run("", replace(plan, queue=QueuePlan(PRIORITIES[0])), epoch=0, at=now)
+    turn = next(turn for turn in turns([*others, last], now, known) if not turn.ask.run_id)
     if turn.has_come:
         return turn, ""
     chooser = _Chooser(known, unfit(others), now)

@@ -367,8 +367,7 @@ class Coordinator:
     def _turn(self, plan: Plan) -> tuple[QueueTurn, str]:
         """Return whether a run of this plan could begin now, and who has what it needs. Deciding thread only."""
         others = [run for run in self.loop.runs.values() if run.plan.name != plan.name]
-        now = time.monotonic()
-        return turn_of(new_run(plan.name, plan, epoch=self.epoch, at=now), others, now, self.loop.known)
+        return turn_of(plan, others, time.monotonic(), self.loop.known)
 
     def _place(self, plan: Plan) -> Placed | None:
         """Return where a run goes that is to begin now. Raises Refused where nothing fits. Deciding thread only."""

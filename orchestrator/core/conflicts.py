@@ -60,7 +60,7 @@ def refuse_start(
                 f"{run.run_id} is active and saves into {directory} too",
                 hint="give each run its own checkpoint directory, or wait for it with `orch up --queue`",
             )
-        if plan.needs:
+        if plan.has_choice:
             continue  # `pool` finds it another place
         held = _gpus_of(run.plan, run.placed)
         for (address, gpu), (host, user) in _gpus_of(plan, plan).items():

@@ -48,6 +48,10 @@ class Known:
     drained: Mapping[str, str] = field(default_factory=dict)
     """By the name of the host: why, as the end of a sentence that begins with its name."""
 
+    def has_choice(self, plan: Plan) -> bool:
+        """Return whether a place is to be chosen: others are possible, or the only one is not to be used."""
+        return plan.has_choice or (bool(plan.needs) and any(host.name in self.drained for host in plan.hosts))
+
     def of(self, host: HostPlan, now: Instant) -> Seen | None:
         """Return what is known of a host now; None if nothing is."""
         seen = self.seen.get(machine(host))

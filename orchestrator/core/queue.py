@@ -101,14 +101,15 @@ def turns(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[Que
         if isinstance(run.phase_state, Queued):
             waiting.append((run, run.phase_state))
         elif not run.phase.is_terminal:
-            held.append((_ask(run), _ends_at(run)))
+            held.append((_ask(run, known), _ends_at(run)))
         elif hosts := unproven(run):  # something of it may live there, until that host is swept
             needs = conflicts.needs(run.plan, run.placed, hosts)
             users = dict.fromkeys(needs, "what may be left")
             held.append((Ask(run.run_id, needs, users=users), inf))
     waiting.sort(key=lambda entry: (-_priority(entry[1], now), entry[1].since_at, entry[0].run_id))
-    chooser = _Chooser(known, unfit(runs), now) if any(run.plan.needs for run, _ in waiting) else None
-    return reckon([_ask(run) for run, _ in waiting], held, now, chooser)
+    asks = [_ask(run, known) for run, _ in waiting]
+    chooser = _Chooser(known, unfit(runs), now) if any(ask.plan is not None for ask in asks) else None
+    return reckon(asks, held, now, chooser)
 
 
 RESERVED_MAX = 20
@@ -223,7 +224,9 @@ def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTH
         return turn, ""
     chooser = _Chooser(known, unfit(others), now)
     taken = [
-        (_ask(each), inf) for each in others if not each.phase.is_terminal and each.phase is not Phase.QUEUED
+        (_ask(each, known), inf)
+        for each in others
+        if not each.phase.is_terminal and each.phase is not Phase.QUEUED
     ]
     return turn, chooser.why_not(turn.ask, taken)
 
@@ -281,14 +284,14 @@ def _priority(queued: Queued, now: Instant) -> int:
     return queued.priority + int(max(0.0, now - queued.since_at) // STEP_OF_PRIORITY_S)
 
 
-def _ask(run: Run) -> Ask:
+def _ask(run: Run, known: Known) -> Ask:
     limit_s = run.plan.time_limit_s
     lasts_s = limit_s if limit_s is not None else inf
     waiting = run.phase_state
     others = ""
     if isinstance(waiting, Queued) and waiting.retry_at is not None:
         others = waiting.others or waiting.why
-    if isinstance(waiting, Queued) and run.plan.needs and not run.generation:
+    if isinstance(waiting, Queued) and known.has_choice(run.submitted) and not run.generation:
         # Where others hold what it was to have, another place is chosen at once
         return Ask(run.run_id, {}, lasts_s, "" if waiting.others else others, plan=run.submitted)
     return Ask(

@@ -310,6 +310,11 @@ class Coordinator:
         Refused if another active run has that name or holds a GPU that this one wants, or if an active run should
         start from scratch. `code` is the digest of its snapshot; empty: that is taken when a host is prepared.
         """
+        known = self.loop.known
+        if plan.queue is None and known.has_choice(plan):
+            turn, _ = self.loop.call(lambda: self._turn(plan))
+            if not turn.has_come:  # what was known of the hosts may be over
+                self.look_around(plan.hosts)
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients, code))  # type: ignore[no-any-return]
 
     def _submit(
@@ -324,7 +329,8 @@ class Coordinator:
                 return run, False
         conflicts.refuse_start(plan, runs, {entry.name: entry.run_id for entry in self._set_aside})
         now = time.monotonic()
-        place = self._place(plan) if plan.needs and plan.queue is None else None
+        chosen = plan.queue is None and self.loop.known.has_choice(plan)
+        place = self._place(plan) if chosen else None
         run_id = self.journal.next_run_id(plan.name)
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)

@@ -32,10 +32,10 @@ def begun(plan: Plan, others: Sequence[Run], known: Known = NOTHING) -> Run:
     """Submit a run beside others, as the coordinator does."""
     turn, why = turn_of(plan, others, 1.0, known)
     assert turn.has_come, why
-    assert turn.ask.place is not None
-    run = new_run(f"{plan.name}-1", placed(plan, turn.ask.place), epoch=1, at=1.0)
+    place = turn.ask.place or Placed(plan.tasks)
+    run = new_run(f"{plan.name}-1", placed(plan, place), epoch=1, at=1.0)
     run = replace(run, asked=plan if run.plan != plan else None)
-    return decide.step(run, Submitted(1.0, turn.ask.place.against)).run
+    return decide.step(run, Submitted(1.0, place.against)).run
 
 
 def queued(plan: Plan, at: float = 1.0) -> Run:

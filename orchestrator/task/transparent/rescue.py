@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.protocol.runtime_lines import Rescue as Rescued
     from orchestrator.task.link import Link
 
-    Keep = Callable[[], tuple[dict[str, dict[str, Any]], dict[str, Any]]]
+    Keep = Callable[[backup.Position], dict[str, Any]]
+    """Puts what the callbacks hold into a position, and returns the arrays that belong to it."""
     Held = tuple[int, Callable[[], None]]
     """A step, and a function that writes the state after it."""
 
@@ -211,14 +212,12 @@ class Rescue:
             raise NotAtomic("no epoch has begun")
         atomic = self._atomics[model]
         position, counted, keep = self._mark
-        if position.epoch in model.history.epoch:
-            raise NotAtomic("an epoch was ending, and some of its callbacks had run")
         done = atomic.steps() - counted
         position.batch += done
         position.steps += done
 
         def write() -> None:
-            position.callbacks, arrays = keep()
+            arrays = keep(position)
             values = {
                 backup.STEPS: position.steps,
                 **_values(atomic, setting.groups_of(model)),

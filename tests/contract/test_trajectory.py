@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.task.transparent import replay
+from orchestrator.task.transparent import backup, replay
 from orchestrator.task.transparent.data import changes_when_read
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, gang, seeded
@@ -268,6 +268,10 @@ def test_callbacks_that_only_the_chief_has_and_an_epochs_end_that_fails_change_n
             assert told.get("step") == (20 if moment == "epoch end" else 15), told
             answer, directories = seeded(root, 2, 2)
             env["ORCH_RESCUE_DIR"] = answer["path"]
+            if moment == "epoch end":
+                stops_where_workers_restore_different_weights(gang, root, directories, env)
+                answer, directories = seeded(root, 3, 2)
+                env["ORCH_RESCUE_DIR"] = answer["path"]
             run = gang(CALLBACKS, str(out), directories=directories, env=env)
         assert run.ended() == [0, 0], run.tasks[0].err
         ends[name] = [json.loads(task.out.strip().splitlines()[-1]) for task in run.tasks]
@@ -276,3 +280,24 @@ def test_callbacks_that_only_the_chief_has_and_an_epochs_end_that_fails_change_n
     assert ends["killed"][0]["rate"] == ends["killed"][1]["rate"]
     assert [row.partition(",")[0] for row in tables["killed"]] == ["epoch", "0", "1", "2"]
     assert tables["killed"] == tables["whole"]
+
+
+def stops_where_workers_restore_different_weights(
+    gang: Callable[..., Gang], root: Path, directories: list[Path], env: dict[str, str]
+) -> None:
+    """Give worker 1 a file that is whole, of the same step, and holds other weights."""
+    folder = backup.newest(backup.folder(str(directories[1]), 0))
+    read = backup.read(backup.folder(str(directories[1]), 0))
+    assert folder is not None
+    assert read is not None
+    read[0]["model/00000"][0, 0] += 1
+    backup.write(folder, *read)
+    run = gang(CALLBACKS, str(root / "apart"), directories=directories, env=env)
+    assert run.ended() == [1, 1], run.tasks[1].err
+    for index in (0, 1):
+        [error] = [line["error"] for line in run.heard[index] if "error" in line]
+        assert error["kind"] == "began-apart"
+        assert error["message"].startswith(
+            "after restoring step 20 worker:1 in the weights differs from worker:0"
+        )
+        assert run.steps(index)[-1] == 20, "no step was made"

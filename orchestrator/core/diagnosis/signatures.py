@@ -94,6 +94,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "the message names the place in the script, and the way out",
         kind="unsupported",
     ),
+    Signature(
+        Cause.BEGAN_APART,
+        (),
+        "the workers restored different states of one training, and compared them before their first new step",
+        "see that all workers get the same checkpoint: `orch doctor FILE` says whether all hosts see the checkpoint "
+        "directory, and `orch checkpoints` which one was taken",
+        kind="began-apart",
+    ),
     # Before the rows of followers: each worker prints these within "Collective ops is aborted by".
     Signature(
         Cause.DIFFERENT,

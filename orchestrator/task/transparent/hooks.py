@@ -8,6 +8,7 @@ them fails, those before it are done, and after a restart the others follow; non
 from __future__ import annotations
 
 import os
+import zlib
 
 from orchestrator.task.transparent.atomic import own
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from orchestrator.task.transparent.backup import Position
     from orchestrator.task.transparent.remembered import Memory
+
+_PARTS = {"model": "the weights", "noise": "random numbers", "metrics": "", "rates": "the learning rate"}
+"""By group of variables: what it is of. Others are of an optimizer; what is empty may differ between replicas."""
 
 STEP_END, EPOCH_END = "on_train_batch_end", "on_epoch_end"
 
@@ -125,6 +129,36 @@ class Hooks:
                 and not str(variable.name).startswith("iteration")
             ]
         return {name: own(variable).numpy() for name, variable in self._rates}
+
+    def digests(self) -> dict[str, int]:
+        """Return a CRC-32 of each part of what goes on from a backup, as this process's replica has it."""
+        import numpy as np
+
+        rates = self._rates_now()
+        parts: dict[str, int] = {}
+        for group, variables in self._groups().items():
+            for place, variable in enumerate(variables):
+                name = f"{group}/{place:05d}"
+                part = "the learning rate" if name in rates else _PARTS.get(group, "the optimizer")
+                value = np.ravel(own(variable).numpy())
+                parts[part] = zlib.crc32(value.view(np.uint8).data, parts.get(part, 0))
+        parts.pop("", None)
+        return parts
+
+
+def said_apart(names: list[str], rows: list[list[float]], parts: list[str], step: int) -> str:
+    """Say which workers would go on from something else than the first one; empty if none would."""
+    apart = [
+        f"{name} in {', '.join(part for part, mine, first in zip(parts, row, rows[0], strict=True) if mine != first)}"
+        for name, row in zip(names, rows, strict=True)
+        if row != rows[0]
+    ]
+    if not apart:
+        return ""
+    return (
+        f"after restoring step {step} {' and '.join(apart)} differs from {names[0]}: they would not train the same "
+        "model, so no step is made"
+    )
 
 
 def marker(base: Any, saver: Any, name: str) -> Any:

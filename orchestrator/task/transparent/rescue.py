@@ -12,6 +12,7 @@ write the same file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -26,7 +27,7 @@ from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.protocol.reports import Holds
@@ -244,7 +245,8 @@ class Rescue:
             folder = os.path.join(root, inner)
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
-            manager.checkpoint.write(os.path.join(building, name))
+            with _read_alone(counter):
+                manager.checkpoint.write(os.path.join(building, name))
             # In this order the data is in place before the index, which makes it a checkpoint.
             for each in sorted(os.listdir(building)):
                 backup.sync(os.path.join(building, each))
@@ -306,6 +308,20 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
         for group, variables in groups.items()
         for place, variable in enumerate(variables)
     }
+
+
+@contextlib.contextmanager
+def _read_alone(variable: Any) -> Iterator[None]:
+    """Read each variable from this replica: those of BatchNormalization and metrics are else read by all together."""
+    extended: Any = getattr(getattr(of_tensorflow(variable), "distribute_strategy", None), "extended", None)
+    if extended is None:
+        yield
+        return
+    extended.read_var = lambda each: own(each).read_value() * _counts(each)
+    try:
+        yield
+    finally:
+        del extended.read_var
 
 
 def _several_steps(model: Any) -> bool:

@@ -13,11 +13,17 @@ import time
 import zlib
 
 from orchestrator.task.transparent import backup, chance
-from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, marker, trim
+from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, marker, said_apart, trim
 from orchestrator.task.transparent.identity import identity
 from orchestrator.task.transparent.remembered import GROUP, Memory, named
 from orchestrator.task.transparent.replay import is_traceable
-from orchestrator.task.transparent.strategy import mean_over_workers, rows_of_workers, texts_of_workers
+from orchestrator.task.transparent.strategy import (
+    mean_over_workers,
+    names_of_workers,
+    rows_of_workers,
+    texts_of_workers,
+    workers_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +36,12 @@ if TYPE_CHECKING:
 
 _FIGURES = "_get_metrics_result_or_logs"
 """Keras 3's method for the figures of an epoch: without a batch it returns none."""
+
+
+class Apart(RuntimeError):
+    """The workers have restored different states of one training."""
+
+    orch_kind = "began-apart"
 
 
 class Saver:
@@ -204,6 +216,7 @@ class Saver:
             with self._restoring():
                 for name in late:
                     backup.assign(groups, values, name)
+            self._check_alike(model)
 
         self._course.when_traced = restore_late if late else None
 
@@ -243,6 +256,8 @@ class Saver:
                 model.__dict__[_FIGURES] = lambda _logs: model.get_metrics_result()
         if restored is not None and epoch == restored[1].epoch and restored[1].begun:
             self._begin_again(model, restored)
+        if restored is not None and self._course.when_traced is None:
+            self._check_alike(model)
         self.hooks.is_done()
         self._mark(model, epoch, self._counted, begun=True)
 
@@ -261,6 +276,17 @@ class Saver:
             logs = {name: float(value) for name, value in model.get_metrics_result().items()}
             self.hooks.finish_step(unfinished, saved[1].batch - 1, logs)
             model.stop_training |= unfinished["stops"]
+
+    def _check_alike(self, model: Any) -> None:
+        """Raise Apart, in all workers, unless each would go on from the same state. All must call this."""
+        strategy = self._setting.strategy
+        if getattr(model, "distribute_strategy", None) is not strategy or workers_of(strategy) == 1:
+            return
+        parts = self.hooks.digests()
+        names, numbers = names_of_workers(strategy), [float(each) for each in parts.values()]
+        rows = rows_of_workers(strategy, numbers)
+        if said := said_apart(names, rows, list(parts), self._setting.steps):
+            raise Apart(said)
 
     def _end_epoch(self, model: Any, epoch: int) -> None:
         # Where the fit is to stop, no epoch follows, also after a restart.

@@ -6,12 +6,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.task.keras.checkpoint import Checkpoint
     from orchestrator.task.keras.parallel import make_parallel, multi_gpu_model
+    from orchestrator.task.transparent.checkpoint import Checkpoint
 
 __all__ = ["Checkpoint", "make_parallel", "multi_gpu_model"]
 
-_HOMES = {"Checkpoint": "checkpoint", "make_parallel": "parallel", "multi_gpu_model": "parallel"}
+_HOMES = {
+    "Checkpoint": "transparent.checkpoint",
+    "make_parallel": "keras.parallel",
+    "multi_gpu_model": "keras.parallel",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +23,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"orchestrator.task.keras.{_HOMES[name]}"), name)
+    return getattr(import_module(f"orchestrator.task.{_HOMES[name]}"), name)

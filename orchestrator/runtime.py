@@ -63,7 +63,7 @@ def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
     Args:
         agree: returns rank 0's number in every process, for a library that is none of these.
     """
-    from orchestrator.task.keras import loops
+    from orchestrator.task import loops
 
     return loops.should_save(agree)
 
@@ -84,7 +84,7 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
     """
     if not this_task.options.get("rescue") or checkpoint_dir() is None:
         return lambda function: function
-    from orchestrator.task.keras import loops
+    from orchestrator.task import loops
     from orchestrator.task.transparent.rescue import Rescue
 
     own: Any = Rescue.of_this_task()

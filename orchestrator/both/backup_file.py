@@ -2,6 +2,7 @@
 
 Beside the arrays it holds the position in the training, the CRC-32 of everything else, and what the file is: of which
 run, generation and step, with a digest over the names and the sums. A file of the version before lacks the last one.
+A prefix of TensorFlow that a survivor hands over has that in a file beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import IO, Any
 
 NAME = "latest.weights.h5"
 STEPS = "optimizer/iterations"
@@ -25,6 +26,9 @@ TEXTS = (POSITION, CHECKSUMS, ABOUT)
 
 RESCUED = "rescued-by-"
 """How the directory of a state begins that a survivor has handed over, and a prefix of TensorFlow that it has."""
+
+BESIDE = ".about"
+"""How the file ends that says so of a prefix."""
 
 STEP_MAX = 10**12
 """A larger number is no step: a thousand steps a second for thirty years."""
@@ -76,7 +80,7 @@ def check(sums: Mapping[str, int], texts: Mapping[str, bytes], step: Any) -> Non
         check_sums(sums, dict(json.loads(texts[CHECKSUMS])))
     if ABOUT in texts:
         known = json.loads(texts[ABOUT])
-        if (known["step"], known["digest"]) != (step, _digest(json.loads(texts[CHECKSUMS]))):
+        if not is_about(known, json.loads(texts[CHECKSUMS]), step):
             raise ValueError("it is not what it says to be")
 
 
@@ -87,6 +91,21 @@ def check_sums(found: Mapping[str, int], written: Mapping[str, int]) -> None:
         raise ValueError(f"{changed[0]} is not what was written")
     if odd := (found.keys() ^ written.keys()) - {CHECKSUMS, ABOUT}:
         raise ValueError(f"{min(odd)} is missing, or was not written with the rest")
+
+
+def sums_of_prefix(index: IO[bytes], shards: Mapping[str, int]) -> dict[str, int]:
+    """Return the CRC-32 of a prefix's index, which has those of all tensors, and the sizes of its shards, by ending."""
+    import zlib
+
+    total = 0
+    while block := index.read(1 << 20):
+        total = zlib.crc32(block, total)
+    return {".index": total, **shards}
+
+
+def is_about(said: Mapping[str, Any], sums: Mapping[str, int], step: int) -> bool:
+    """Return whether that is said of these sums and this step."""
+    return (said.get("step"), said.get("digest")) == (step, _digest(sums))
 
 
 def _digest(sums: Mapping[str, int]) -> str:

@@ -124,7 +124,8 @@ def distribution(path: str, root: str = "") -> Distribution:
 
 
 def _read(tree: ast.Module, found: Distribution, defined: set[str], called: set[str]) -> None:
-    texts = _docstrings(tree)
+    # What stands by itself does nothing
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defined.add(node.name)
@@ -157,8 +158,3 @@ def _names(node: ast.AST) -> Iterator[str]:
         yield node.id
     elif isinstance(node, ast.alias):
         yield node.name.rpartition(".")[2]
-
-
-def _docstrings(tree: ast.Module) -> set[int]:
-    """Return the texts that stand by themselves, which do nothing."""
-    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -382,24 +382,27 @@ _OF_A_POD = "ORCH_POD_"
 """How the variables begin that a pod's manifest sets (`protocol/pod.py`)."""
 
 
-def who_else_writes(tree: Tree, group: str | None = None) -> str | None:
+def who_else_writes(path: str, group: str | None = None) -> str | None:
     """Return who may write into the directory, or put another one in its place; None: nobody else.
 
-    Neither we and root do count, nor the members of `group`, nor a pod's group, as `fsGroup` names it. A group that is
-    named as the owner, and has no other members, is the owner's alone. In a directory above with the sticky bit, only
-    owners rename.
+    One that is missing is ours once it is made. Neither we and root do count, nor the members of `group`, nor a pod's
+    group, as `fsGroup` names it. A group that is named as the owner, and has no other members, is the owner's alone. In
+    a directory above with the sticky bit, only owners rename.
     """
-    status = tree.stat()
-    shared = _number_of(group)
-    if group is None and any(name.startswith(_OF_A_POD) for name in os.environ):
-        shared = status.st_gid if status.st_gid in {os.getegid(), *os.getgroups()} else None
-    ours = {0, os.geteuid()}
-    if status.st_uid not in ours and status.st_gid != shared and not status.st_mode & stat.S_IWOTH:
-        ours.add(_uid_there(tree))
-    who = _writes(tree, ours, shared)
+    there = path = os.path.abspath(path)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    shared, ours = _number_of(group), {0, os.geteuid()}
+    with Tree(there) as tree:
+        status = tree.stat()
+        if group is None and any(name.startswith(_OF_A_POD) for name in os.environ):
+            shared = status.st_gid if status.st_gid in {os.getegid(), *os.getgroups()} else None
+        if status.st_uid not in ours and status.st_gid != shared and not status.st_mode & stat.S_IWOTH:
+            ours.add(_uid_there(tree))
+        who = _writes(tree, ours, shared) if there == path else None
     ours |= _unknown_users()
-    for folder, name in [] if who else _way_to(tree.path):
-        with Tree(folder) as above:
+    for folder, name in [] if who else _way_to(path):
+        with suppress(FileNotFoundError), Tree(folder) as above:
             who = _writes(above, ours, shared, name)
         if who is not None:
             return f"{who} (by renaming what is in {os.path.realpath(folder)})"

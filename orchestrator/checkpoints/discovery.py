@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from orchestrator.both.backup_file import is_backup, is_ours
+from orchestrator.both.backup_file import BESIDE, RESCUED, is_ours
 from orchestrator.both.newest import SAME_S, InGeneration
 from orchestrator.checkpoints import hdf5, names, orbax, places
 from orchestrator.checkpoints.torn import Torn, opened
@@ -74,7 +74,7 @@ def find(tree: Tree, directory: str, *, is_root: bool = False) -> Contents:
         if orbax.is_one(tree, folder, folders, there):
             unit: Unit | None = Unit(tree, ORBAX, folder, _all_below(folder, contents), in_series=True)
         elif folder != directory and names.is_step_folder(os.path.basename(folder)):
-            unit = _of_step_folder(folder, contents, is_root=is_root)
+            unit = _step_folder_unit(folder, contents, is_root=is_root)
         else:
             unit = None
         if unit is None:
@@ -114,10 +114,11 @@ def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
     """Sort units: higher ranks first, then the others before Keras's second copies, then by `both.newest`."""
     path = os.path.join(directory, places.MARKER)
     made_at = tree.stat(path).st_mtime if tree.kind(path) == stat.S_IFREG else None
-    generation = InGeneration(places.marker_of(tree, directory), made_at)
+    marker = places.marker_of(tree, directory)
+    generation = InGeneration(marker, made_at)
     for unit in units:
         try:
-            unit.peek()
+            unit.read_step()
         except Torn:
             unit.is_torn, unit.global_step = True, None
 
@@ -130,15 +131,21 @@ def _newest_first(tree: Tree, directory: str, units: list[Unit]) -> list[Unit]:
         return unit.rank, not unit.name.endswith(".bkp"), *order
 
     units = sorted(units, key=key, reverse=True)
-    _demand_about(units)
+    _demand_about(units, everywhere=bool((marker or {}).get("says_what_it_is")))
     return units
 
 
-def _demand_about(units: list[Unit]) -> None:
-    """Mark each backup of ours that does not say what it is, where its generation has one that does."""
-    backups = [unit for unit in units if is_backup(unit.path) and not (unit.is_given or unit.is_torn)]
-    lacking = [unit for unit in backups if hdf5.lacks_about(unit.tree, unit.path)]
-    for unit in lacking if len(lacking) < len(backups) else ():
+def _demand_about(units: list[Unit], *, everywhere: bool) -> None:
+    """Mark each file of ours that does not say what it is, where its generation has one that does, or all should."""
+
+    def lacks_about(unit: Unit) -> bool:
+        if unit.kind == TENSORFLOW:
+            return unit.path + BESIDE not in unit.paths
+        return hdf5.lacks_about(unit.tree, unit.path)
+
+    ours = [unit for unit in units if is_ours(unit.path) and not (unit.is_given or unit.is_torn)]
+    lacking = [unit for unit in ours if lacks_about(unit)]
+    for unit in lacking if everywhere or len(lacking) < len(ours) else ():
         unit.problem = "it does not say of which run, generation and step it is, as the others do"
 
 
@@ -147,13 +154,14 @@ def doubt(contents: Contents, step_max: int | None, unrestorable: list[Restored]
 
     Args:
         contents: of a generation's directory.
-        step_max: which step the training can have reached; a file of ours that claims more is not believed.
+        step_max: the highest step that counts: the training cannot have been further, or failed behind it. A file of
+            ours that claims more is not used.
         unrestorable: what a task could not restore.
     """
     for unit in contents.units:
         name, step = os.path.relpath(unit.path, contents.top), unit.global_step
         if step_max is not None and step is not None and step > step_max and is_ours(unit.path):
-            unit.problem = f"it claims step {step}, and the training cannot have been further than {step_max}"
+            unit.problem = f"it claims step {step}, and no state beyond step {step_max} counts"
         for failed in unrestorable:
             is_it = name == failed["file"] and abs(unit.saved_at - failed["saved_at"]) < SAME_S
             if is_it and unit.bytes == failed["bytes"]:
@@ -251,7 +259,7 @@ def _all_below(directory: str, contents: Contents) -> list[str]:
 # -- a directory that is named after its step ------------------------------------------------------------------
 
 
-def _of_step_folder(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
+def _step_folder_unit(folder: str, contents: Contents, *, is_root: bool) -> Unit | None:
     """All that lies in it, as one unit; None if it is empty, or where TensorFlow or Keras wrote what is in it."""
     inside = Contents(contents.tree, contents.top)
     paths = _all_below(folder, inside)
@@ -301,7 +309,8 @@ def _demand_parts(units: list[Unit]) -> None:
 def _sort_out(folder: str, files: list[str], contents: Contents, *, is_root: bool) -> None:
     prefixes = [name[: -len(".index")] for name in files if name.endswith(".index")]
     for prefix in prefixes:
-        mine = [name for name in files if name == f"{prefix}.index" or name.startswith(f"{prefix}.data-")]
+        whole = [f"{prefix}.index", *([prefix + BESIDE] if prefix.startswith(RESCUED) else [])]
+        mine = [name for name in files if name in whole or name.startswith(f"{prefix}.data-")]
         path = os.path.join(folder, prefix)
         contents.units.append(
             Unit(contents.tree, TENSORFLOW, path, [os.path.join(folder, name) for name in mine])
@@ -343,7 +352,8 @@ def _kinds(files: list[str]) -> dict[str, str | None]:
     kinds: dict[str, str | None] = {}
     for name in files:
         bare = name.removesuffix(".bkp")
-        if name.endswith(".index") or (".data-" in name and name.partition(".data-")[0] in prefixes):
+        is_beside = name.startswith(RESCUED) and name.endswith(BESIDE)
+        if name.endswith(".index") or is_beside or name.partition(".data-")[0] in prefixes:
             kinds[name] = TENSORFLOW
         else:
             kinds[name] = next((kind for kind, endings in _ENDINGS.items() if bare.endswith(endings)), None)

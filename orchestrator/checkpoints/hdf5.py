@@ -30,7 +30,7 @@ _JSON_BYTES_MAX = 1 << 20
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
-def glance(tree: Tree, path: str) -> None:
+def check_structure(tree: Tree, path: str) -> None:
     """Compare the size with the one that the file tells, and read the epoch beside a backup. Torn."""
     with opened(tree, path) as file:
         head = file.read(64)
@@ -45,7 +45,7 @@ def glance(tree: Tree, path: str) -> None:
     _check_metadata(tree, path)
 
 
-def peek(tree: Tree, path: str) -> int | None:
+def read_step(tree: Tree, path: str) -> int | None:
     """Return the global step, without reading the tensors. Torn."""
     with opened(tree, path) as file:
         return read_file(file, scalars_only=True)

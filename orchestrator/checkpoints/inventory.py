@@ -11,7 +11,7 @@ import os
 from orchestrator.both.newest import SAME_S, across
 from orchestrator.both.within import Tree
 from orchestrator.checkpoints import copying, lineage, places, seed
-from orchestrator.checkpoints.lineage import Chapter
+from orchestrator.checkpoints.lineage import Origin
 from orchestrator.checkpoints.places import SeedError, room_for
 from orchestrator.checkpoints.records import Records
 from orchestrator.checkpoints.torn import Torn
@@ -31,11 +31,11 @@ WRITES_S = 10.0
 _NAMED_MAX = 12
 
 
-class Entry:
+class InventoryEntry:
     """A checkpoint, where it is, and what is known about it."""
 
-    def __init__(self, chapter: Chapter, unit: Unit) -> None:
-        self.chapter = chapter
+    def __init__(self, origin: Origin, unit: Unit) -> None:
+        self.origin = origin
         self.unit = unit
         self.whole: bool | None = None
         """None: the structure is right, but the contents have not been read yet; or nothing here can read them."""
@@ -46,25 +46,25 @@ class Entry:
         """Whether it is not whole, and its files change, or did a moment ago."""
         self.verified_at: float | None = None
         self.pins: list[str] = []
-        marker = places.marker_of(chapter.tree, chapter.source) or {}
+        marker = places.marker_of(origin.tree, origin.source) or {}
         self.by: dict[str, Any] = marker.get("by") or {}
-        self.is_given = not chapter.is_copy and unit.is_given
+        self.is_given = not origin.is_copy and unit.is_given
         """Whether the generation was seeded with it: then it is a copy."""
 
     @property
     def counts(self) -> bool:
-        return self.chapter.counts(self.unit)
+        return self.origin.counts(self.unit)
 
     @property
     def name(self) -> str:
         """The name that people type: the path within the checkpoint directory."""
-        return os.path.relpath(self.unit.path, self.chapter.tree.path)
+        return os.path.relpath(self.unit.path, self.origin.tree.path)
 
     def inspect(self, records: Records, *, read: bool) -> None:
         """Find out whether it is whole: from its structure and the records; with `read`, by reading all of it."""
         record = None if read else records.find(self.unit)
         try:
-            self.unit.peek()
+            self.unit.read_step()
             if read:
                 self.unit.read()
                 records.add(self.unit, None)
@@ -84,7 +84,7 @@ class Entry:
 
     def _changes(self) -> bool:
         """Return whether somebody is writing it. Copies of ours take their names once they are whole."""
-        if self.chapter.is_copy:
+        if self.origin.is_copy:
             return False
         age_s = self.unit.age_s(places.OWN)
         # A time far in the future shows no writer: a clock was set back, or the file was copied with its time.
@@ -93,7 +93,7 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         unit = self.unit
         return {
-            "generation": self.chapter.generation,
+            "generation": self.origin.generation,
             "name": self.name,
             "path": unit.path,
             "kind": unit.kind,
@@ -123,10 +123,10 @@ def listed(root: str, *, read: bool = False) -> dict[str, Any]:
         return {"dir": root, "checkpoints": [entry.to_json() for entry in _entries(tree, read=read)]}
 
 
-def _entries(tree: Tree, *, read: bool = False) -> list[Entry]:
+def _entries(tree: Tree, *, read: bool = False) -> list[InventoryEntry]:
     records = Records(tree)
     entries = [
-        Entry(chapter, unit) for chapter in lineage.chapters(tree) for unit in chapter.contents().units
+        InventoryEntry(origin, unit) for origin in lineage.origins(tree) for unit in origin.contents().units
     ]
     for entry in entries:
         entry.inspect(records, read=read)
@@ -134,9 +134,9 @@ def _entries(tree: Tree, *, read: bool = False) -> list[Entry]:
     # Merge each copy into its original. A copy has an entry of its own only where the original is gone or
     # changed.
     entries = [entry for entry in entries if not entry.is_gone]
-    shown = [entry for entry in entries if not entry.chapter.is_copy]
-    for pin in (entry for entry in entries if entry.chapter.is_copy):
-        pin.pins = [pin.chapter.source] if pin.chapter.is_pin else []
+    shown = [entry for entry in entries if not entry.origin.is_copy]
+    for pin in (entry for entry in entries if entry.origin.is_copy):
+        pin.pins = [pin.origin.source] if pin.origin.is_pin else []
         twin = next((entry for entry in shown if _is_copy(pin, entry)), None)
         if twin is not None:
             twin.pins += pin.pins
@@ -146,18 +146,18 @@ def _entries(tree: Tree, *, read: bool = False) -> list[Entry]:
     return shown
 
 
-def _is_copy(pin: Entry, entry: Entry) -> bool:
+def _is_copy(pin: InventoryEntry, entry: InventoryEntry) -> bool:
     return (
-        pin.chapter.generation == entry.chapter.generation
-        and os.path.relpath(pin.unit.path, pin.chapter.source)
-        == os.path.relpath(entry.unit.path, entry.chapter.source)
+        pin.origin.generation == entry.origin.generation
+        and os.path.relpath(pin.unit.path, pin.origin.source)
+        == os.path.relpath(entry.unit.path, entry.origin.source)
         and abs(pin.unit.saved_at - entry.unit.saved_at) < SAME_S
     )
 
 
-def _is_older(entry: Entry, pin: Entry) -> bool:
-    if entry.chapter.generation is None or pin.chapter.generation is None:
-        return entry.chapter.generation is None
+def _is_older(entry: InventoryEntry, pin: InventoryEntry) -> bool:
+    if entry.origin.generation is None or pin.origin.generation is None:
+        return entry.origin.generation is None
     return across(entry.to_json()) < across(pin.to_json())
 
 
@@ -190,11 +190,11 @@ def rm(root: str, what: str) -> dict[str, Any]:
     """
     digits = what.removeprefix(places.PREFIX)
     with places.locked(root) as tree:
-        entries = [entry for entry in _entries(tree) if not entry.chapter.is_copy]
+        entries = [entry for entry in _entries(tree) if not entry.origin.is_copy]
         newest = next((entry for entry in entries if entry.counts and entry.unit.rank == IS_CHECKPOINT), None)
         there = places.generations(tree)
         if what == SET_ASIDE:
-            chosen = [chapter.generation or 0 for chapter in lineage.set_aside(tree)]
+            chosen = [origin.generation or 0 for origin in lineage.set_aside(tree)]
         elif digits != what and digits.isdecimal() and int(digits) in there:
             chosen = [int(digits)]
         else:
@@ -204,15 +204,15 @@ def rm(root: str, what: str) -> dict[str, Any]:
                 f"gen-N, or {SET_ASIDE}; there are: {', '.join(f'gen-{number}' for number in there) or 'none'}",
             )
         needed = {there[0]} if there else set()
-        if newest is not None and newest.chapter.generation is not None:
-            needed.add(newest.chapter.generation)
+        if newest is not None and newest.origin.generation is not None:
+            needed.add(newest.origin.generation)
         if refused := sorted(needed & set(chosen)):
             raise SeedError(
                 "needed",
                 f"generation {refused[0]} is what the next start goes on from",
                 "`orch ckpt rollback` chooses another checkpoint to start from; then this one can be removed",
             )
-        count = sum(entry.unit.bytes for entry in entries if entry.chapter.generation in chosen)
+        count = sum(entry.unit.bytes for entry in entries if entry.origin.generation in chosen)
         for generation in chosen:
             places.remove(tree, places.directory_of(tree.path, generation))
     return {"removed": chosen, "bytes": count}
@@ -222,16 +222,16 @@ def rollback(root: str, what: str) -> dict[str, Any]:
     """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
     with places.locked(root) as tree:
         entry, _, _ = _pinned(tree, what, check=_check_can_be_target)
-        generation = entry.chapter.generation
+        generation = entry.origin.generation
         assert generation is not None
         newer = lineage.roll_back(tree, generation, entry.unit.saved_at, entry.unit.global_step)
-    entry.pins = entry.pins or [entry.chapter.source]
+    entry.pins = entry.pins or [entry.origin.source]
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
 
 
-def _check_can_be_target(tree: Tree, entry: Entry) -> None:
+def _check_can_be_target(tree: Tree, entry: InventoryEntry) -> None:
     """Raise SeedError if the mark of a rollback could not identify the checkpoint."""
-    if entry.chapter.generation is None:
+    if entry.origin.generation is None:
         raise SeedError(
             "no-generation",
             f"{entry.name} lies beside the generations and belongs to none of them, so no rollback can name it",
@@ -241,7 +241,7 @@ def _check_can_be_target(tree: Tree, entry: Entry) -> None:
     for other in _entries(tree):
         mine, unit = entry.unit, other.unit
         if (
-            other.chapter.generation == entry.chapter.generation
+            other.origin.generation == entry.origin.generation
             and unit.rank == IS_CHECKPOINT
             and None in (unit.global_step, mine.global_step)
             and other.name != entry.name
@@ -255,8 +255,8 @@ def _check_can_be_target(tree: Tree, entry: Entry) -> None:
 
 
 def _pinned(
-    tree: Tree, what: str, *, check: Callable[[Tree, Entry], None] | None = None
-) -> tuple[Entry, str, bool]:
+    tree: Tree, what: str, *, check: Callable[[Tree, InventoryEntry], None] | None = None
+) -> tuple[InventoryEntry, str, bool]:
     """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
 
     A training that goes on may overwrite the chosen checkpoint before it is copied. Then the choice is repeated: `what`
@@ -276,15 +276,15 @@ def _pinned(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _pin(tree: Tree, entry: Entry) -> tuple[str, bool]:
+def _pin(tree: Tree, entry: InventoryEntry) -> tuple[str, bool]:
     """Pin a checkpoint. Return the directory of the copy, and whether it existed before. Raises Torn."""
     if entry.pins:
         return entry.pins[0], True
-    unit, generation = entry.unit, entry.chapter.generation or 0
+    unit, generation = entry.unit, entry.origin.generation or 0
     step = f"step-{unit.global_step}" if unit.global_step is not None else "step-unknown"
     name = f"{places.PREFIX}{generation:06d}.{step}.{int(unit.saved_at)}"
     target = os.path.join(tree.path, places.PINNED, name)
-    source, others = entry.chapter.source, entry.chapter.contents().others
+    source, others = entry.origin.source, entry.origin.contents().others
     with room_for(tree, f"{target}.tmp") as need:
         building, need.bytes = need.tree, unit.bytes
         copying.emptied(building)
@@ -296,7 +296,7 @@ def _pin(tree: Tree, entry: Entry) -> tuple[str, bool]:
     return target, False
 
 
-def _whole_one(tree: Tree, what: str) -> Entry:
+def _whole_one(tree: Tree, what: str) -> InventoryEntry:
     """Read the checkpoints that `what` may mean, and return the first that reads whole, or that nothing can read.
 
     Raises:
@@ -315,13 +315,15 @@ def _whole_one(tree: Tree, what: str) -> Entry:
     return _first([], what, "checkpoint", _entries(tree))
 
 
-def _not_whole(entry: Entry, why: str) -> SeedError:
+def _not_whole(entry: InventoryEntry, why: str) -> SeedError:
     return SeedError(
         "not-whole", f"{entry.name} does not read whole: {why}", "`orch ckpt verify` shows which do"
     )
 
 
-def _first(entries: list[Entry], what: str, kind: str, known: list[Entry] | None = None) -> Entry:
+def _first(
+    entries: list[InventoryEntry], what: str, kind: str, known: list[InventoryEntry] | None = None
+) -> InventoryEntry:
     for entry in _meant(entries, what):
         return entry
     steps = sorted({e.unit.global_step for e in known or entries if e.unit.global_step is not None})
@@ -336,13 +338,13 @@ def _said(what: str) -> str:
     return f"of step {what}" if what.isdecimal() else f"named {what}"
 
 
-def _meant(entries: list[Entry], what: str) -> list[Entry]:
+def _meant(entries: list[InventoryEntry], what: str) -> list[InventoryEntry]:
     """Return the checkpoints that `what` may mean, the likeliest first: those set aside come last."""
     digits = what.removeprefix(places.PREFIX)
     if what.isdecimal():
         matches = [entry for entry in entries if entry.unit.global_step == int(what)]
     elif digits != what and digits.isdecimal():
-        matches = [entry for entry in entries if entry.chapter.generation == int(digits)]
+        matches = [entry for entry in entries if entry.origin.generation == int(digits)]
     else:
         matches = [entry for entry in entries if what in (entry.name, entry.unit.path)]
     matches.sort(key=lambda entry: (-entry.unit.rank, not entry.counts))

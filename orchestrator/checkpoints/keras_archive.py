@@ -19,14 +19,14 @@ _PACKED_MAX = 1032
 """How many times larger a member may be than its archive: the packing of zip does no better."""
 
 
-def glance(tree: Tree, path: str) -> None:
+def check_structure(tree: Tree, path: str) -> None:
     """Look for the archive's directory, which is at its end. Torn."""
     with opened(tree, path) as file:
         if not zipfile.is_zipfile(file):
             raise Torn("it is no whole zip archive")
 
 
-def peek(_tree: Tree, _path: str) -> int | None:
+def read_step(_tree: Tree, _path: str) -> int | None:
     """Return None: the step is found by reading the weights only."""
     return None
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FILE = f"{places.OWN}/aside.json"
 
 
-class Chapter:
+class Origin:
     """A directory that may hold checkpoints: a generation's, a pinned copy's, a snapshot's, or the root itself."""
 
     def __init__(
@@ -59,47 +59,45 @@ class Chapter:
         return not self.is_aside and (self.until is None or not is_further(about, self.until))
 
 
-def chapters(tree: Tree) -> list[Chapter]:
-    """Return all chapters, newest first, including those that are set aside."""
+def origins(tree: Tree) -> list[Origin]:
+    """Return all origins, newest first, including those that are set aside."""
     pins, snapshots = places.pinned(tree), places.safe(tree)
     there = set(places.generations(tree))
-    listed: list[Chapter] = []
+    listed: list[Origin] = []
     for generation in sorted(there | {number for number, _ in pins + snapshots}, reverse=True):
         if generation in there:
-            listed.append(Chapter(tree, places.directory_of(tree.path, generation), generation))
-        listed += [Chapter(tree, path, number, is_pin=True) for number, path in pins if number == generation]
+            listed.append(Origin(tree, places.directory_of(tree.path, generation), generation))
+        listed += [Origin(tree, path, number, is_pin=True) for number, path in pins if number == generation]
         listed += [
-            Chapter(tree, path, number, is_snapshot=True)
-            for number, path in snapshots
-            if number == generation
+            Origin(tree, path, number, is_snapshot=True) for number, path in snapshots if number == generation
         ]
-    listed.append(Chapter(tree, tree.path, None))
+    listed.append(Origin(tree, tree.path, None))
     aside = _read(tree)
     left_behind, until = False, None
-    for chapter in listed:
-        name = str(chapter.generation)
-        chapter.is_aside = left_behind or name in aside["generations"]
-        # The limit also holds for all earlier chapters: what is set aside here may have been seeded from one of them.
-        chapter.until = until = aside["cuts"].get(name, until)
-        if not chapter.is_aside and (places.marker_of(tree, chapter.source) or {}).get("from_scratch"):
+    for origin in listed:
+        name = str(origin.generation)
+        origin.is_aside = left_behind or name in aside["generations"]
+        # The limit also holds for all earlier origins: what is set aside here may have been seeded from one of them.
+        origin.until = until = aside["cuts"].get(name, until)
+        if not origin.is_aside and (places.marker_of(tree, origin.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
     return listed
 
 
-def history(tree: Tree) -> list[Chapter]:
-    """Return the chapters that a new generation may resume from, newest first."""
-    return [chapter for chapter in chapters(tree) if not chapter.is_aside]
+def history(tree: Tree) -> list[Origin]:
+    """Return the origins that a new generation may resume from, newest first."""
+    return [origin for origin in origins(tree) if not origin.is_aside]
 
 
-def set_aside(tree: Tree) -> list[Chapter]:
+def set_aside(tree: Tree) -> list[Origin]:
     """Return the generations that are set aside, newest first: rolled back, or left behind by a start from scratch.
 
     They are kept until a person removes them.
     """
     return [
-        chapter
-        for chapter in chapters(tree)
-        if chapter.is_aside and chapter.generation is not None and not chapter.is_copy
+        origin
+        for origin in origins(tree)
+        if origin.is_aside and origin.generation is not None and not origin.is_copy
     ]
 
 

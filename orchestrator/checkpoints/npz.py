@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 
-from orchestrator.checkpoints.keras_archive import check_sizes, glance, to_end
+from orchestrator.checkpoints.keras_archive import check_sizes, check_structure, to_end
 from orchestrator.checkpoints.steps import choose_step
 from orchestrator.checkpoints.torn import Torn, opened, reading
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from orchestrator.both.within import Tree
 
-__all__ = ["glance", "peek", "read"]
+__all__ = ["check_structure", "read", "read_step"]
 
 _MAGIC = b"\x93NUMPY"
 _HEADER_BYTES_MAX = 1 << 20
 _SCALAR_BYTES_MAX = 8
 
 
-def peek(tree: Tree, path: str) -> int | None:
+def read_step(tree: Tree, path: str) -> int | None:
     """Return the global step, without reading the large arrays. Torn."""
     return _read_step(tree, path, whole=False)
 

@@ -41,7 +41,7 @@ def is_one(tree: Tree, folder: str, folders: Sequence[str], files: Sequence[str]
     )
 
 
-def glance(tree: Tree, directory: str) -> None:
+def check_structure(tree: Tree, directory: str) -> None:
     """Look whether the save was finished, and read the metadata. Torn."""
     _check_commit(tree, directory)
     for folder, folders, files in tree.walk(directory):
@@ -54,15 +54,15 @@ def glance(tree: Tree, directory: str) -> None:
             raise Torn(f"{os.path.basename(folder)} has no {_MANIFEST}: Orbax has not joined {parts[0]}")
 
 
-def peek(tree: Tree, directory: str) -> int | None:
+def read_step(tree: Tree, directory: str) -> int | None:
     """Return None: the step is the name of the directory."""
-    glance(tree, directory)
+    check_structure(tree, directory)
     return None
 
 
 def read(tree: Tree, directory: str) -> int | None:
-    """Do as `peek`: what is in the arrays cannot be checked without Orbax."""
-    return peek(tree, directory)
+    """Do as `read_step`: what is in the arrays cannot be checked without Orbax."""
+    return read_step(tree, directory)
 
 
 def _check_commit(tree: Tree, directory: str) -> None:

@@ -66,14 +66,22 @@ def opened(root: str, group: str | None = None) -> Tree:
     return tree
 
 
+def others_in(root: str, group: str | None) -> str | None:
+    """Return who else may write into a checkpoint directory; None: nobody. Only then it is made where it is missing."""
+    others = who_else_writes(root, group)
+    if others is None:
+        opened(root, group).close()
+        others = who_else_writes(root, group)  # somebody else may have made it meanwhile
+    return others
+
+
 def admit(root: str, group: str | None) -> None:
     """Check that only we, root and the group that the spec names may write into the directory. Make it if missing.
 
     Raises:
         SeedError: others may, and so could decide what is resumed from.
     """
-    with opened(root, group) as tree:
-        others = who_else_writes(tree, group)
+    others = others_in(root, group)
     if others is not None:
         raise SeedError("checkpoint-shared", f"{others} may write into {root}", SHARED_HINT)
     # What we make there is the group's too, or else written by nobody but us

@@ -21,7 +21,7 @@ from orchestrator.checkpoints.copying import (
     size,
 )
 from orchestrator.checkpoints.discovery import Contents
-from orchestrator.checkpoints.lineage import Chapter
+from orchestrator.checkpoints.lineage import Origin
 from orchestrator.checkpoints.places import (
     MARKER,
     Need,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders.driving import Claim
     from orchestrator.protocol.reports import Restored
 
-    History = list[tuple[Chapter, Contents]]
+    History = list[tuple[Origin, Contents]]
 
 _POINTER_BYTES_MAX = 4096
 _SAVES = 2
@@ -97,8 +97,7 @@ def seed(
         before = marker_of(tree, target)
         if before is not None:
             _refuse_taken(root, generation, before.get("by"), by)
-            before.pop("given", None)
-            return before
+            return {name: value for name, value in before.items() if name not in ("given", "says_what_it_is")}
         there = generations(tree)
         if there and there[0] >= generation:
             raise SeedError(
@@ -106,13 +105,13 @@ def seed(
                 f"{root} already has generation {there[0]}; {generation} is not newer",
                 "start with a generation above it, or give the run another checkpoint directory",
             )
-        chapters = [Chapter(tree, only, None)] if only else lineage.history(tree)
+        origins = [Origin(tree, only, None)] if only else lineage.history(tree)
         history = []
-        for chapter in [] if from_scratch else chapters:
-            contents = chapter.contents()
-            contents.units = [unit for unit in contents.units if chapter.counts(unit)]
+        for origin in [] if from_scratch else origins:
+            contents = origin.contents()
+            contents.units = [unit for unit in contents.units if origin.counts(unit)]
             discovery.doubt(contents, step_max, unrestorable or [])
-            history.append((chapter, contents))
+            history.append((origin, contents))
         answer = _make(tree, generation, history, by)
         removed = _forget(tree, keep, answer["source"]) if keep is not None else []
     return {**answer, "removed": removed} if removed else answer
@@ -163,10 +162,23 @@ def _make(tree: Tree, generation: int, history: History, by: dict[str, Any] | No
             "highest_generation": generation,
             "from_scratch": not history,
             "aside": _kept_aside(tree) if not history else None,
+            "replaceable": _replaceable(history, chosen) if chosen else None,
             "by": by,
         }
-        finish(tree, need.tree, target, {**answer, "given": given})
+        # What its tasks write of ours says what it is; a version before made directories without this word
+        finish(tree, need.tree, target, {**answer, "given": given, "says_what_it_is": True})
     return answer
+
+
+def _replaceable(history: History, chosen: Unit) -> dict[str, Any] | None:
+    """Return the file that is given, as a task would name it, where one of an earlier step could take its place."""
+    usable = [unit for _, contents in history for unit in contents.units if not unit.problem]
+    steps = [unit.global_step for unit in usable if unit.rank == chosen.rank and unit.global_step is not None]
+    if chosen.global_step is None or min(steps, default=chosen.global_step) >= chosen.global_step:
+        return None
+    top = next(contents.top for _, contents in history if chosen in contents.units)
+    name, step = os.path.relpath(chosen.path, top), chosen.global_step
+    return {"file": name, "step": step, "saved_at": chosen.saved_at, "bytes": chosen.bytes, "why": ""}
 
 
 def _build(
@@ -186,11 +198,11 @@ def _build(
     torn: list[dict[str, str]] = []
     records, building = Records(tree), need.tree
     _remove_half_written(tree, history)
-    for chapter, contents in history:
+    for origin, contents in history:
         skipped = (*contents.skipped, *contents.unfinished[:_UNFINISHED_NAMED])
         rejected += [{"path": path, "why": why} for path, why in skipped]
         # The root may hold anything, even a data set, so only checkpoints are copied from it.
-        contents.others = [] if chapter.source == tree.path else contents.others
+        contents.others = [] if origin.source == tree.path else contents.others
         emptied(building)
         # How much room the copy needs: a file that gets a second name needs none
         count = 0
@@ -200,14 +212,14 @@ def _build(
                 count += sum(size(tree, path) for path in unit.paths if not is_linked(path, unit.kind))
             families.add(unit.family)
         need.bytes = count + sum(size(tree, path) for path in contents.others)
-        chosen, copies = _copy_whole(tree, chapter.source, contents, building, torn, rank)
+        chosen, copies = _copy_whole(tree, origin.source, contents, building, torn, rank)
         if chosen is not None:
             rejected += torn
             records.add(chosen, None)
             records.save()
             copies, dropped = _make_way(tree, history, chosen, building, copies)
             complete(building, copies)
-            _point_to_kept(tree, chapter.source, contents, building, copies)
+            _point_to_kept(tree, origin.source, contents, building, copies)
             names = [os.path.relpath(copy.path, building.path) for copy in copies]
             return (
                 chosen,
@@ -237,7 +249,7 @@ def _copy_whole(
     for unit in contents.units:
         is_older = unit.family in read
         try:
-            unit.glance()
+            unit.check_structure()
             copy = copied(unit, source, building, link=is_older and unit.in_series)
             if not is_older:
                 copy.read()
@@ -261,10 +273,10 @@ def _copy_whole(
 
 def _remove_half_written(tree: Tree, history: History) -> None:
     """Remove what tasks of ended generations had begun to write: it may be as large as a checkpoint."""
-    for chapter, _ in history:
-        if chapter.generation is None or chapter.is_copy:
+    for origin, _ in history:
+        if origin.generation is None or origin.is_copy:
             continue
-        for folder, folders, _ in tree.walk(chapter.source):
+        for folder, folders, _ in tree.walk(origin.source):
             is_of_task = is_backup(os.path.join(folder, hdf5.WEIGHTS))
             for name in list(folders):
                 if (is_of_task and name == "saving_temp") or (
@@ -289,9 +301,9 @@ def _make_way(
         return os.path.relpath(unit.path, top), round(unit.saved_at, 2), unit.bytes
 
     saved = [
-        (identity(unit, chapter.source), unit)
-        for chapter, contents in reversed(history)
-        if chapter.generation is not None and not chapter.is_copy
+        (identity(unit, origin.source), unit)
+        for origin, contents in reversed(history)
+        if origin.generation is not None and not origin.is_copy
         for unit in reversed(contents.units)
     ]
     mine = next((known for known, unit in saved if unit is chosen), None)
@@ -389,12 +401,12 @@ def finish(tree: Tree, building: Tree, target: str, answer: dict[str, Any]) -> N
 def _kept_aside(tree: Tree) -> dict[str, Any]:
     """Return what a start from scratch leaves behind: it is set aside, and only a person removes it."""
     generations, steps, count = [], [], 0
-    for chapter in lineage.chapters(tree):
-        if chapter.generation is None or chapter.is_pin or chapter.is_snapshot:
+    for origin in lineage.origins(tree):
+        if origin.generation is None or origin.is_pin or origin.is_snapshot:
             continue
-        units = chapter.contents().units
+        units = origin.contents().units
         if units:
-            generations.append(chapter.generation)
+            generations.append(origin.generation)
         for unit in units:
             steps += [unit.global_step] if unit.global_step is not None else []
             count += unit.bytes
@@ -410,7 +422,7 @@ def _forget(tree: Tree, keep: int, source: str | None) -> list[int]:
     """
     if source is None:
         return []
-    aside = {chapter.generation for chapter in lineage.set_aside(tree)}
+    aside = {origin.generation for origin in lineage.set_aside(tree)}
     removed = []
     for generation in [number for number in generations(tree) if number not in aside][max(1, keep) :]:
         directory = directory_of(tree.path, generation)

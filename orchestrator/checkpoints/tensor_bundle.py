@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 DT_INT32, DT_STRING, DT_INT64, DT_RESOURCE, DT_VARIANT = 3, 7, 9, 20, 21
 
 
-class Entry:
+class BundleEntry:
     """The index's entry for one tensor."""
 
     __slots__ = ("crc", "dtype", "elements", "offset", "shard", "size", "sliced")
@@ -117,7 +117,7 @@ def _sum(file: IO[bytes], size: int, crc: int) -> int:
     return crc
 
 
-def _string_sum(file: IO[bytes], entry: Entry) -> int:
+def _string_sum(file: IO[bytes], entry: BundleEntry) -> int:
     """Return the CRC of a tensor of strings, and check the CRC of their lengths.
 
     The tensor is stored as the lengths (varints), a CRC of the lengths, and the bytes. Both CRCs cover the lengths
@@ -140,7 +140,7 @@ def _string_sum(file: IO[bytes], entry: Entry) -> int:
     return crc32c(data[at:], crc)
 
 
-def _read_index(tree: Tree, path: str) -> tuple[dict[str, Entry], int]:
+def _read_index(tree: Tree, path: str) -> tuple[dict[str, BundleEntry], int]:
     name = os.path.basename(path)
     try:
         with tree.reading(path) as f:
@@ -152,7 +152,7 @@ def _read_index(tree: Tree, path: str) -> tuple[dict[str, Entry], int]:
     footer = table[-_FOOTER_BYTES:]
     if struct.unpack_from("<Q", footer, 40)[0] != _MAGIC:
         raise Torn(f"{name} is torn: no end mark")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, BundleEntry] = {}
     shards = key_bytes = 0
     try:
         _, at = _varint(footer, 0)
@@ -203,8 +203,8 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
         at += length
 
 
-def _entry(value: bytes) -> Entry:
-    entry = Entry()
+def _entry(value: bytes) -> BundleEntry:
+    entry = BundleEntry()
     for field, content in _fields(value):
         if field == 2 and isinstance(content, bytes):
             for inner, dimension in _fields(content):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, contextmanager
 
+from orchestrator.both import backup_file
 from orchestrator.checkpoints import crc32c
 from orchestrator.checkpoints.hdf5 import is_integer
 from orchestrator.checkpoints.steps import choose_step
@@ -21,15 +22,16 @@ OWN_SUM_BYTES_MAX = 4 << 20
 """Above it, TensorFlow's own checksum is faster than ours without the C library, its import included."""
 
 
-def glance(tree: Tree, prefix: str) -> None:
+def check_structure(tree: Tree, prefix: str) -> None:
     """Read the index, and compare the sizes of the shards with it. Torn."""
+    _check_handed_over(tree, prefix)
     try:
         Bundle(tree, prefix)
     except NotUnderstood:
         return
 
 
-def peek(tree: Tree, prefix: str) -> int | None:
+def read_step(tree: Tree, prefix: str) -> int | None:
     """Return the global step, without reading the tensors. Torn."""
     try:
         return _step_of(Bundle(tree, prefix))
@@ -61,6 +63,21 @@ def read(tree: Tree, prefix: str) -> int | None:
             raise Torn(f"TensorFlow: {str(e).splitlines()[0]}") from e
         return choose_step(steps)
     return _step_of(bundle)
+
+
+def _check_handed_over(tree: Tree, prefix: str) -> None:
+    """Compare a prefix with what the file beside it says, where a survivor has handed it over. Torn."""
+    folder, name = os.path.split(prefix)
+    if not name.startswith(backup_file.RESCUED) or not tree.has(prefix + backup_file.BESIDE):
+        return
+    files = [each for each in tree.names(folder) if each.startswith(f"{name}.data-")]
+    shards = {each[len(name) :]: tree.stat(os.path.join(folder, each)).st_size for each in files}
+    with tree.reading(f"{prefix}.index") as index:
+        sums = backup_file.sums_of_prefix(index, shards)
+    step = name.rpartition("-")[2]
+    said = tree.read_object(prefix + backup_file.BESIDE) or {}
+    if not step.isdecimal() or not backup_file.is_about(said, sums, int(step)):
+        raise Torn("it is not what it says to be")
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
 archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz` files of one step, a directory that is named
-after its step, or an Orbax directory. `glance` checks sizes and structure in milliseconds, with the standard library
-alone; `read` reads every tensor. `discovery` finds the units.
+after its step, or an Orbax directory. `check_structure` takes milliseconds and the standard library alone; `read` reads
+every tensor. `discovery` finds the units.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     class Format(Protocol):
         """One kind of file, or of directory; of TensorFlow's, the path is a prefix. All may raise Torn or OSError."""
 
-        def glance(self, tree: Tree, path: str, /) -> None: ...
-        def peek(self, tree: Tree, path: str, /) -> int | None: ...
+        def check_structure(self, tree: Tree, path: str, /) -> None: ...
+        def read_step(self, tree: Tree, path: str, /) -> int | None: ...
         def read(self, tree: Tree, path: str, /) -> int | None: ...
 
 
@@ -187,21 +187,21 @@ class Unit:
             number for _, _, number in (_state(self.tree, p) for p in self.paths)
         )
 
-    def glance(self) -> None:
+    def check_structure(self) -> None:
         """Look at sizes and structure. Torn if it cannot be whole."""
         if self.problem:
             raise Torn(self.problem)
-        self._each(lambda reader: reader.glance)
+        self._each(lambda reader: reader.check_structure)
 
     def read(self) -> None:
         """Read every tensor, and learn the global step. Torn if one does not read."""
-        self.glance()
+        self.check_structure()
         self._know_step(self._each(lambda reader: reader.read))
 
-    def peek(self) -> None:
-        """Learn the global step within milliseconds, without reading the tensors. Torn as for `glance`."""
-        self.glance()
-        self._know_step(self._each(lambda reader: reader.peek))
+    def read_step(self) -> None:
+        """Learn the global step within milliseconds, without reading the tensors. Torn as for `check_structure`."""
+        self.check_structure()
+        self._know_step(self._each(lambda reader: reader.read_step))
 
     def _each(self, method: Callable[[Format], Callable[[Tree, str], int | None]]) -> list[int | None]:
         try:

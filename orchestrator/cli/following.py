@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
-from orchestrator.cli.show.log_folding import GrpcFolder
+from orchestrator.cli.show.log_folding import WITHIN_S, Folder, GrpcFolder
 from orchestrator.cli.show.log_lines import LogPainter
 from orchestrator.cli.show.terminal import fold, screen
 from orchestrator.cli.watching import Watch
@@ -17,6 +17,7 @@ from orchestrator.client.log_selection import select
 from orchestrator.client.waiting import wait_for_the_last_lines
 from orchestrator.head.api.client import Client
 from orchestrator.head.records.runlogs import RunLogs
+from orchestrator.reporting.log_level import is_info_of_tensorflow
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -58,12 +59,14 @@ def follow(
     logs = RunLogs(session.paths.state_dir)
     painter = LogPainter(session.paint, columns=None if logs_on_stderr else session.width)
 
-    folder = GrpcFolder(lambda line: put(painter.line(line)))
+    folder = Folder(lambda line, tasks: put(painter.line(line, tasks)))
+    bursts = GrpcFolder(folder.add)
     wanted = select(level=level).chooser(lambda _task, _generation: None)
 
     def pause() -> bool:
         going = watch.poll()
-        folder.flush(session.time())
+        bursts.flush(session.time())
+        folder.flush(session.time() - WITHIN_S)
         if live is not None and "phase" in watch.run:
             text = render.run(watch.run, session.paint, width=session.width)
             if watch.is_away:
@@ -77,8 +80,9 @@ def follow(
     with screen:
         tail = _ATTACHED_TAIL if attached else None
         for line in logs.follow(str(run["run_id"]), tail=tail, pause=pause):
-            if wanted is None or wanted(line):
-                folder.add(line)
+            if (wanted is None or wanted(line)) and not is_info_of_tensorflow(line.text):
+                bursts.add(line)
+        bursts.flush()
         folder.flush()
     return watch.run
 

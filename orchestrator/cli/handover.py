@@ -153,16 +153,15 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         )
     try:
         # All of its modules must import: an upgrade may have left a library out.
-        import orchestrator.head.api.server
         import orchestrator.head.coordinator.main  # noqa: F401
-        from orchestrator.head.journal.reading import peek
+        from orchestrator.head.journal.reading import read_runs
     except ImportError as e:
         raise Refused(
             f"a coordinator of this orch {__version__} cannot start: {e}{untouched}",
             hint="reinstall orch with its dependencies",
         ) from e
     try:
-        peek(session.paths.journal)
+        read_runs(session.paths.journal)
     except OrchestratorError as e:
         raise Refused(f"{e.message}{untouched}", hint=e.hint) from e
 

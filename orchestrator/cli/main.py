@@ -255,7 +255,7 @@ _NOWHERE = click.Context(cli)
 
 def main() -> None:
     """Run this process's command line."""
-    sys.exit(run(sys.argv[1:], Session.of_process()))
+    sys.exit(run(sys.argv[1:], Session.from_process()))
 
 
 def _say_error(session: Session, message: str, hint: str | None) -> None:

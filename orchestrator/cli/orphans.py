@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
@@ -87,8 +87,11 @@ class Known:
 
     @property
     def hosts(self) -> list[HostPlan]:
-        """Return the hosts of all runs."""
-        return [host for entry in self.contents.kept for host in entry.run.plan.hosts]
+        """Return the hosts of all runs: each once, as the newest run names it. An older one's Python may be gone."""
+        hosts = [host for entry in self.contents.kept for host in entry.run.plan.hosts]
+        return list(
+            {replace(host.connection, python="", activate=None, spec=""): host for host in hosts}.values()
+        )
 
     def may_be_of(self, root: str) -> bool:
         """Return whether a checkpoint store may belong to an active run that cannot be read."""
@@ -98,11 +101,11 @@ class Known:
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused if it cannot be read: its runs would look like orphans."""
     from orchestrator.head.journal import archive
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     path = session.paths.journal
     try:
-        return Known(peek(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
+        return Known(read_runs(path), frozenset(archive.run_ids(session.paths)), os.path.exists(path))
     except JournalError as e:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 
@@ -139,7 +142,7 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
             continue
         if run is None or run.phase.is_terminal:
             items.append(
-                _of_store(session, store, run, is_named=store.root in named or store.run in ours.archived)
+                _store_item(session, store, run, is_named=store.root in named or store.run in ours.archived)
             )
     return items
 
@@ -191,7 +194,7 @@ def _root(state_dir: str, plan: Plan) -> str | None:
     return root_of(state_dir, plan.name, plan.checkpoint.dir)
 
 
-def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bool) -> Item:
+def _store_item(session: Session, store: Holding, run: Run | None, *, is_named: bool) -> Item:
     """Return the item of a store. The next `orch up` of an ended run resumes from it, so it is kept by default."""
     name = os.path.basename(store.root)
     if store.count == 0:

@@ -89,7 +89,7 @@ def complete_run(
 
     runs = _runs_now(ctx)
     if runs is None:
-        session = ctx.find_object(Session) or Session.of_process()
+        session = ctx.find_object(Session) or Session.from_process()
         names = [run_name(run_id) for run_id in RunLogs(session.paths.state_dir).runs()]
     else:
         names = [str(run.get("name")) for run in runs]
@@ -140,7 +140,7 @@ def _logged(ctx: click.Context) -> tuple[RunLogs, str | None]:
     from orchestrator.cli.session import Session
     from orchestrator.head.records.runlogs import RunLogs
 
-    session = ctx.find_object(Session) or Session.of_process()
+    session = ctx.find_object(Session) or Session.from_process()
     logs = RunLogs(session.paths.state_dir)
     return logs, logs.newest(ctx.params.get("name"))
 
@@ -153,7 +153,7 @@ def complete_checkpoint(
     """Complete the generations, steps and names of a run's checkpoints. Its host is asked."""
     from orchestrator.cli.session import Session
 
-    session = ctx.find_object(Session) or Session.of_process()
+    session = ctx.find_object(Session) or Session.from_process()
     # If there is a word already, click may have taken the run's name for the checkpoint.
     name = ctx.params.get("name") or ctx.params.get("checkpoint")
     try:
@@ -176,7 +176,7 @@ def _runs_now(ctx: click.Context) -> list[Mapping[str, Any]] | None:
     """Return the runs if the coordinator answers within the patience of a person who pressed Tab, else None."""
     from orchestrator.cli.session import Session
 
-    session = ctx.find_object(Session) or Session.of_process()
+    session = ctx.find_object(Session) or Session.from_process()
     try:
         runs = session.client().get("/v1/status", timeout_s=0.5).get("runs")
     except OrchestratorError:

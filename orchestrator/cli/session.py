@@ -69,7 +69,7 @@ class Session(Environment):
         return _columns(self.err)
 
     @staticmethod
-    def of_process() -> Session:
+    def from_process() -> Session:
         """Return the session of this process's own streams and environment."""
         return Session(sys.stdout, sys.stderr, os.environ)
 

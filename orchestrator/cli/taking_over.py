@@ -69,7 +69,7 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
         for answer in answers
         for reply in answer.replies
         if reply.ok is not None
-        for run in conflicts.of_others(
+        for run in conflicts.runs_of_others(
             plan, None, owner, ownership.driven(answer.host.name, reply.ok), is_known=lambda _: True
         )  # an own run is taken up by `orch recover`
     ]

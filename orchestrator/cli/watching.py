@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from orchestrator.core.notes import NoteKind, kind_of
 from orchestrator.head.api.client import Client
 
 _PROGRESS_EVERY_S = 5.0
+_WAITS_EVERY_S = 60.0
+"""So often it is said again what a run waits for, where only the time has passed."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?: (?:ms|s|min|h))?")
 
 
 class Watch(Wait):
@@ -71,6 +75,12 @@ class Watch(Wait):
         if not self._progress or self._session.now() - self._said_at < _PROGRESS_EVERY_S:
             return
         text = render.progress(self.run)
+        # Of what waits, only the time passes: that is said less often
+        is_new = text != self._said and (
+            self.run.get("phase") == "RUNNING" or _NUMBER.sub("#", text) != _NUMBER.sub("#", self._said)
+        )
+        if not is_new and self._session.now() - self._said_at < _WAITS_EVERY_S:
+            return
         if text != self._said:
             self._say(text)
             self._said = text

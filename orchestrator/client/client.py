@@ -209,12 +209,12 @@ class Run:
         Raises:
             UsageError: There is no such task or host, or an argument is not valid.
         """
-        from orchestrator.client.log_reading import Request, document, read
+        from orchestrator.client.log_reading import LogRequest, document, read
         from orchestrator.client.log_selection import select
 
         at = since.timestamp() if isinstance(since, datetime) else since
         wanted = select(grep, generations, hosts, level)
-        log = read(Request(self.run_id, tasks, follow, at, tail, wanted), self._environment)
+        log = read(LogRequest(self.run_id, tasks, follow, at, tail, wanted), self._environment)
         return (document(line, self.run_id) for line in log.lines)
 
     def metrics(self, *names: str, x: Axis = "step") -> Metrics:

@@ -74,7 +74,7 @@ def _measured(rows: Mapping[str, Measure]) -> list[tuple[str, str, Callable[[Doc
     ]
 
 
-def _of_checkpoint(key: str) -> Callable[[Document], Any]:
+def _checkpoint_value(key: str) -> Callable[[Document], Any]:
     return lambda run: (run.get("checkpoint") or {}).get(key)
 
 
@@ -96,12 +96,12 @@ _RUN = _Gauges(
         (
             "orch_run_checkpoint_global_step",
             "The step of the last good checkpoint.",
-            _of_checkpoint("global_step"),
+            _checkpoint_value("global_step"),
         ),
         (
             "orch_run_checkpoint_age_seconds",
             "Time since that checkpoint was found good.",
-            _of_checkpoint("age_s"),
+            _checkpoint_value("age_s"),
         ),
         (
             "orch_run_decisions_stopped",

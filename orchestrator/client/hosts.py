@@ -27,20 +27,20 @@ def document(environment: Environment, file: str | None) -> dict[str, Any]:
     Raises:
         UsageError: No file is given, and no run is active.
     """
-    plans = _of_file(file) if file is not None else _of_active_runs(environment)
+    plans = _file_hosts(file) if file is not None else _active_hosts(environment)
     answers = ask(environment, plans)
     by_host = _by_coordinator(environment)
     hosts = [{**_host(answer), **by_host.get(answer.host.name, _UNTOLD)} for answer in answers]
     return {"schema": SCHEMA, "hosts": hosts}
 
 
-def _of_file(file: str) -> list[HostPlan]:
+def _file_hosts(file: str) -> list[HostPlan]:
     from orchestrator.spec.plan import load_plan
 
     return list(load_plan(file)[0].hosts)
 
 
-def _of_active_runs(environment: Environment) -> list[HostPlan]:
+def _active_hosts(environment: Environment) -> list[HostPlan]:
     try:
         runs = known_runs(environment)
     except JournalError:

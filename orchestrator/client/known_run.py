@@ -18,14 +18,14 @@ def known_runs(environment: Environment) -> list[Run]:
     """Return all runs in the journal, oldest first; older ended ones have left it."""
     from orchestrator.head.journal import reading
 
-    return [kept.run for kept in reading.peek(environment.paths.journal).kept]
+    return [kept.run for kept in reading.read_runs(environment.paths.journal).kept]
 
 
 def known_run(paths: Paths, name: str) -> Run:
     """Return the run with this id, or the newest with this name. Raises UsageError if there is none."""
     from orchestrator.head.journal import reading
 
-    runs = [kept.run for kept in reading.peek(paths.journal).kept]
+    runs = [kept.run for kept in reading.read_runs(paths.journal).kept]
     matching = [run for run in runs if name in (run.run_id, run.plan.name)]
     if matching:
         return matching[-1]

@@ -27,7 +27,7 @@ _STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LogRequest:
     """The run (None: the newest), the tasks (empty: all), and the part of the output to read."""
 
     name: str | None
@@ -73,7 +73,7 @@ def _chosen(logs: RunLogs, environment: Environment, name: str | None) -> str:
         raise
 
 
-def read(request: Request, environment: Environment) -> Result:
+def read(request: LogRequest, environment: Environment) -> Result:
     """Choose the run, and begin to read."""
     logs = RunLogs(environment.paths.state_dir)
     run_id = _chosen(logs, environment, request.name)
@@ -90,7 +90,7 @@ def read(request: Request, environment: Environment) -> Result:
     return Result(run_id, tuple(request.tasks or present), logs.first_cause(run_id), lines)
 
 
-def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: str) -> Iterator[LogLine]:
+def _lines(request: LogRequest, environment: Environment, logs: RunLogs, run_id: str) -> Iterator[LogLine]:
     """Yield the lines of `request`. Its `tail` counts selected lines."""
     tasks, since = list(request.tasks) or None, request.since
 

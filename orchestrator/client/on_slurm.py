@@ -152,7 +152,7 @@ def _is_active(state_dir: str) -> bool:
     return own_job is not None and job.end_of(own_job) is None
 
 
-def of_run(environment: Environment, name: str) -> Environment:
+def run_environment(environment: Environment, name: str) -> Environment:
     """Return the environment with the paths of a run on Slurm."""
     state_dir = job.directory(environment.paths.state_dir, name)
     environment.paths = Paths(state_dir, environment.paths.runtime_dir)

@@ -40,7 +40,7 @@ def status(
 
     written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
     try:
-        contents = journal_reading.peek(paths.journal)
+        contents = journal_reading.read_runs(paths.journal)
         kept = contents.kept
     except JournalError:
         return None
@@ -48,7 +48,7 @@ def status(
         return None
     age_s = round(max(0.0, now - max(written)), 1)
     accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir, clock=lambda: now - age_s)
-    times = accounts.of_each([entry.run.run_id for entry in kept])
+    times = accounts.accounts_of([entry.run.run_id for entry in kept])
     runs = [run_document(entry.run, now=entry.written_at + age_s, times=times) for entry in kept]
     live = (
         {run["run_id"]: aged(run, now - last_answer[1]) for run in last_answer[0].get("runs", ())}
@@ -87,7 +87,7 @@ def archived(paths: Paths, run_id: str, *, now: float, accounts: Accounts) -> di
     kept = reading.archived(paths, run_id)
     if kept is None:
         raise UsageError(f"there is no run {run_id!r}", hint="`orch status` shows all")
-    times = accounts.of_each([kept.run.run_id])
+    times = accounts.accounts_of([kept.run.run_id])
     document = run_document(kept.run, now=kept.instant(now), times=times)
     return {**document, **_without_measurements(document)}
 

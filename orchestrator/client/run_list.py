@@ -78,7 +78,7 @@ def listed(environment: Environment, name: str | None = None) -> list[Listed]:
     except OrchestratorError:
         now = {}
     snapshots = Snapshots(environment.paths.state_dir)
-    codes = {one.run.run_id: snapshots.of_run(one.run.run_id) for one in runs}
+    codes = {one.run.run_id: snapshots.snapshot_of(one.run.run_id) for one in runs}
     before: dict[str, Run] = {}
     rows = []
     for one in runs:

@@ -42,6 +42,8 @@ def refuse_start(
     if plan.name in set_aside:
         message = f"a run named {plan.name} may be active, and cannot be read: {set_aside[plan.name]}"
         raise Refused(message, hint=WAY_BACK)
+    runs = list(runs)
+    numbers = gpu_numbers(runs)
     for run in runs:
         if run.phase.is_terminal:
             continue
@@ -60,11 +62,11 @@ def refuse_start(
                 f"{run.run_id} is active and saves into {directory} too",
                 hint="give each run its own checkpoint directory, or wait for it with `orch up --queue`",
             )
-        held = _gpus_of(run.plan, run.placed)
-        for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
-            if (address, gpu) not in held:
+        held = _gpus_of(run.plan, run.placed, numbers)
+        for place, (gpu, host, user) in _gpus_of(plan, plan, numbers).items():
+            if place not in held:
                 continue
-            _, holder = held[address, gpu]
+            _, _, holder = held[place]
             if run.phase is Phase.QUEUED:
                 what = f"GPU {gpu} of {host} is what {run.run_id} waits for, in the queue"
             elif user == holder == _SPARE:
@@ -91,7 +93,7 @@ def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
         )
 
 
-def of_others(
+def runs_of_others(
     plan: Plan,
     run_id: str | None,
     owner: Owner | None,
@@ -177,14 +179,19 @@ def saves_where(plan: Plan) -> tuple[str, str] | None:
     return None if plan.checkpoint is None else (plan.checkpoint.volume, plan.checkpoint.dir)
 
 
-def needs(plan: Plan, placed: Plan, hosts: Collection[str] | None = None) -> dict[object, str]:
+def needs(
+    plan: Plan,
+    placed: Plan,
+    numbers: Mapping[tuple[str, Gpu], int],
+    hosts: Collection[str] | None = None,
+) -> dict[object, str]:
     """Return what a run needs for itself alone, each with its name for people: GPUs (its spares' too) and directory.
 
     With `hosts`, return only its GPUs on those hosts.
     """
     needed: dict[object, str] = {
-        (address, gpu): f"GPU {gpu} of {host}"
-        for (address, gpu), (host, _) in _gpus_of(plan, placed).items()
+        place: f"GPU {gpu} of {host}"
+        for place, (gpu, host, _) in _gpus_of(plan, placed, numbers).items()
         if hosts is None or host in hosts
     }
     if plan.checkpoint is not None and hosts is None:
@@ -200,13 +207,36 @@ def leased_gpus(run: Run, name: str) -> list[Gpu]:
     """
     if run.phase.is_terminal or run.plan.host(name).transport not in ("ssh", "local"):
         return []
-    gpus = _gpus_of(run.plan, run.placed)
-    return sorted((gpu for (_, gpu), (host, _) in gpus.items() if host == name), key=str)
+    gpus = _gpus_of(run.plan, run.placed, {})
+    return sorted((gpu for gpu, host, _ in gpus.values() if host == name), key=str)
 
 
-def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, Gpu], tuple[str, str]]:
-    """Return, by address and number or UUID of a GPU, its host and the task that holds it or will; None: a spare's."""
-    spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
+def gpu_numbers(runs: Iterable[Run]) -> dict[tuple[str, Gpu], int]:
+    """Return the number of each GPU that a run has met, by the address of its host and its UUID.
+
+    A spec may name a GPU by either. Of a host that no run has met yet, the agent finds out, when the leases are taken.
+    """
+    met = [(run.plan.host(host.name).address, host.facts) for run in runs for host in run.hosts]
+    return {
+        (address, uuid): number
+        for address, facts in met
+        for number, uuid in enumerate(facts.gpus if facts is not None else ())
+    }
+
+
+def _gpus_of(
+    plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]
+) -> dict[tuple[str, Gpu], tuple[Gpu, str, str]]:
+    """Return a run's GPUs by address and number, or UUID where the number is unknown.
+
+    Each has its name in the spec, its host, and the task that holds it or will, or that it is a spare's.
+    """
+    held = [(host.name, _SPARE, host.gpus) for host in plan.hosts if host.spare]
     # Tasks that were left out of this generation may come back in the next one
-    tasks = (*plan.tasks, *placed.tasks)
-    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}
+    held += [(task.host, str(task.id), task.gpus) for task in (*plan.tasks, *placed.tasks)]
+    return {
+        (address, numbers.get((address, gpu), gpu)): (gpu, host, user)
+        for host, user, gpus in held
+        for address in [plan.host(host).address]
+        for gpu in gpus
+    }

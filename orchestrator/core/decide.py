@@ -64,9 +64,9 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase is not Phase.QUEUED and (
                 not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
             )
-        case ev.TurnCame():
+        case ev.Admitted():
             return run.phase is not Phase.QUEUED
-        case ev.WayAsked():
+        case ev.PreemptionRequested():
             return run.phase is Phase.QUEUED or run.phase.is_terminal
         case ev.HostUp() | ev.HostDown() | ev.HostRefused() | ev.HostPrepared() | ev.HostReported():
             return run.phase is Phase.QUEUED  # it was let go a moment ago

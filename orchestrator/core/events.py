@@ -198,7 +198,7 @@ class StacksCollected(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCame(Event):
+class Admitted(Event):
     """A run that waited in the queue begins."""
 
     rank: int = 0
@@ -206,7 +206,7 @@ class TurnCame(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class WayAsked(Event):
+class PreemptionRequested(Event):
     """A run of a higher priority needs what this one holds."""
 
     by: str
@@ -280,5 +280,5 @@ EVENTS: Mapping[str, type[Event]] = {
     kind.__name__: kind
     for kind in [*globals().values()]
     if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
-}
-"""All kinds of events, by the names that the journal has."""
+} | {"TurnCame": Admitted, "WayAsked": PreemptionRequested}
+"""All kinds of events, by the names that the journal has; two have other names in journals of older versions."""

@@ -70,6 +70,10 @@ class Restarts(NamedTuple):
     progressed: bool
 
 
+class FailsAgain(NamedTuple):
+    """The same failure twice in a row, without progress. The answer is what is said of that where the run ends."""
+
+
 class HandedOver(NamedTuple):
     """All tasks have ended. The answer is what a survivor has handed over, as a sentence; empty if none was asked."""
 

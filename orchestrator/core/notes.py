@@ -208,7 +208,10 @@ class NoteKind(Enum):
         is_routine=True,
     )
     CHECKPOINT_REJECTED = Row(
-        "checkpoint-rejected", "A checkpoint is damaged or incomplete.", is_routine=True, may_repeat=True
+        "checkpoint-rejected",
+        "A checkpoint is not used: it is damaged, incomplete or not believed.",
+        is_routine=True,
+        may_repeat=True,
     )
     CHECKPOINTS_REMOVED = Row(
         "checkpoints-removed",
@@ -297,7 +300,10 @@ class NoteKind(Enum):
         "transparent-callback", "A callback holds state that a restart cannot restore."
     )
     TRANSPARENT_FITS = _said(
-        "transparent-fits", "A `fit` was skipped or reordered, or has no backup of its own."
+        "transparent-fits", "A `fit` was skipped, reordered or changed, or has no backup of its own."
+    )
+    TRANSPARENT_REPLACED = _said(
+        "transparent-replaced", "The script has changed a value, and a restart has restored the old one."
     )
     TRANSPARENT_RESUMED = _said("transparent-resumed", "A `fit` resumes from its backup.")
     TRANSPARENT_METRICS = _said(

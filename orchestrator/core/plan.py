@@ -209,6 +209,8 @@ class Options:
     """How many bytes of gradients go into one collective; None: all."""
     keras: int | None = None
     """2: the script uses tf_keras (TF_USE_LEGACY_KERAS is set)."""
+    children: bool = True
+    """Keras 3 is patched in each Python that the script starts, too."""
     serve: bool = False
     """parameter_server: the runtime is the server on worker and ps. False: the script starts its own."""
     tpu: str | None = None

@@ -20,6 +20,7 @@ from math import inf
 
 from orchestrator.core import conflicts
 from orchestrator.core.phases.stopping import END_S, unproven
+from orchestrator.core.plan import Gpu
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run
@@ -71,15 +72,17 @@ def turns(runs: Iterable[Run], now: Instant) -> list[QueueTurn]:
     """Return the turns of all runs that wait, in their order."""
     waiting: list[tuple[Run, Queued]] = []
     held: list[tuple[Ask, Instant]] = []
+    runs = list(runs)
+    numbers = conflicts.gpu_numbers(runs)
     for run in runs:
         if isinstance(run.phase_state, Queued):
             waiting.append((run, run.phase_state))
         elif not run.phase.is_terminal:
-            held.append((_ask(run), _ends_at(run)))
+            held.append((_ask(run, numbers), _ends_at(run)))
         elif hosts := unproven(run):  # something of it may live there, until that host is swept
-            held.append((Ask(run.run_id, conflicts.needs(run.plan, run.placed, hosts)), inf))
+            held.append((Ask(run.run_id, conflicts.needs(run.plan, run.placed, numbers, hosts)), inf))
     waiting.sort(key=lambda entry: (-_priority(entry[1], now), entry[1].since_at, entry[0].run_id))
-    return reckon([_ask(run) for run, _ in waiting], held, now)
+    return reckon([_ask(run, numbers) for run, _ in waiting], held, now)
 
 
 def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Instant) -> list[QueueTurn]:
@@ -158,13 +161,13 @@ def _priority(queued: Queued, now: Instant) -> int:
     return queued.priority + int(max(0.0, now - queued.since_at) // STEP_OF_PRIORITY_S)
 
 
-def _ask(run: Run) -> Ask:
+def _ask(run: Run, numbers: Mapping[tuple[str, Gpu], int]) -> Ask:
     limit_s = run.plan.time_limit_s
     waiting = run.phase_state
     others = ""
     if isinstance(waiting, Queued) and waiting.retry_at is not None:
         others = waiting.others or waiting.why
-    needs = conflicts.needs(run.plan, run.placed)
+    needs = conflicts.needs(run.plan, run.placed, numbers)
     return Ask(run.run_id, needs, limit_s if limit_s is not None else inf, others)
 
 

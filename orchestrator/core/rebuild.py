@@ -107,7 +107,7 @@ def _lie_inside(plan: Plan, *paths: str) -> bool:
     )
 
 
-def of_their_own(record: Run, by_host: ReportsByHost) -> dict[str, list[TaskReport]]:
+def own_reports(record: Run, by_host: ReportsByHost) -> dict[str, list[TaskReport]]:
     """Return the reports of each host on its own tasks.
 
     Only its new host knows a task that has moved since the record. So a host other than the record's is believed,

@@ -16,6 +16,8 @@ from types import MappingProxyType
 from orchestrator.core.launching import wiring
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
+_TENSORFLOW = ("tensorflow", "keras", "tf_keras", "numpy")
+
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
@@ -72,8 +74,8 @@ class Strategy:
     """An ordinary Keras script can be run within its scope."""
     kerases: tuple[int, ...] = (2, 3)
     """Major versions of Keras that train under it."""
-    packages: tuple[str, ...] = ()
-    """Packages besides TensorFlow's: hosts are asked for their versions, and must have the same."""
+    packages: tuple[str, ...] = _TENSORFLOW
+    """Hosts are asked for their versions, and must have the same. A script that lacks one cannot begin."""
 
     def gives(self) -> frozenset[str]:
         """Return the variables that each task gets at its release: its wiring is asked, with a plan of two tasks."""
@@ -140,7 +142,7 @@ _ROWS = (
         gpu_by_local_rank=True,
         gloo=True,
         runtime_module="horovod_ranks",
-        packages=("horovod",),
+        packages=(*_TENSORFLOW, "horovod"),
         needs_runtime=True,
         kerases=(2,),
     ),

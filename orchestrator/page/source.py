@@ -148,7 +148,10 @@ class Source:
     def plan(self, run_id: str) -> dict[str, Any]:
         """Return the run's plan, and what each task is started with. The plan holds no secret."""
         run = known_run(self.paths, run_id)
-        return {**launch_document.of_run(run), "resolved": _PLAN.dump_python(run.plan, mode="json")}
+        return {
+            **launch_document.launched_document(run),
+            "resolved": _PLAN.dump_python(run.plan, mode="json"),
+        }
 
     def compare(self, run_id: str, other: str) -> dict[str, Any]:
         """Return what differs between two runs: spec, code and packages."""

@@ -30,6 +30,10 @@ curves of a day fit into a run's history. Before, it was 64: an older agent cuts
 METRIC_CHARS_MAX = 80
 
 
+TRAIL_MAX = 1024
+"""How many rows of values a report has of one metric, at most."""
+
+
 def is_kept_first(metric: str) -> bool:
     """Return whether a metric is the loss or one of the validation: all others are left out before it."""
     return metric == "loss" or metric.startswith(("val_", "val/"))

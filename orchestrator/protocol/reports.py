@@ -27,7 +27,7 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, SAID_MAX
+from orchestrator.protocol.limits import LAST_LINES_MAX, LEFT_MAX, METRICS_MAX, SAID_MAX, TRAIL_MAX
 from orchestrator.protocol.measures import GpuMeasures, HostMeasures, TaskMeasures
 from orchestrator.protocol.paths import RelativePath
 
@@ -104,6 +104,20 @@ class NonFinite(TypedDict):
     value: NotFinite
 
 
+Row = Annotated[list[Number], Length(10)]
+"""`[step, value]`; of several values `[first step, last step, count, sum, first, smallest, its step, largest, its step,
+last]`."""
+
+
+class Trail(TypedDict):
+    """The newest values of a metric in this generation, in the order in which they were reported."""
+
+    count: Count
+    """How many values there were in all: the last row ends with that one. So a reader knows which rows it has."""
+    rows: Annotated[list[Row], Length(TRAIL_MAX)]
+    """What was told before is told again, in fewer rows, since a report may be lost."""
+
+
 class Saving(TypedDict):
     """How often a task saves, and why. Its runtime decides this at each save."""
 
@@ -121,6 +135,15 @@ class Saving(TypedDict):
     why: Kind
     """`least`: saves and lost work together cost least. `share`, `writing`, `shortest`, `longest`: the limit that
     decided. `spec`: the spec gives the interval."""
+
+
+class Passing(TypedDict):
+    """How far a task has read the data that was trained before, up to where the training goes on."""
+
+    done: Step
+    """How many batches it has passed over."""
+    total: Step
+    """How many there are; 0 or too few where that is not known."""
 
 
 class Peer(TypedDict):
@@ -196,6 +219,8 @@ class Task(TaskMeasures):
     """For each metric that was reported at another step than `global_step`: its step."""
     nonfinite: NotRequired[Annotated[dict[MetricName, NonFinite], Length(METRICS_MAX)]]
     """For each metric that was not finite: the first time."""
+    stretches: NotRequired[Annotated[dict[MetricName, Trail], Length(METRICS_MAX)]]
+    """Of a chief: all values of its metrics. An older shim has none, and only its newest values are kept."""
     peak_rss_bytes: NotRequired[Count | None]
     heartbeat_age_s: NotRequired[Seconds]
     """Time since the shim's last report."""
@@ -204,6 +229,7 @@ class Task(TaskMeasures):
     stage: NotRequired[Stage | None]
     """null if unknown, as for a task that only serves."""
     stage_age_s: NotRequired[Seconds | None]
+    passing: NotRequired[Passing | None]
     peers: NotRequired[Annotated[list[Peer], Length(PEERS_MAX)]]
     """Peers that it does not reach. Empty after its first step."""
     error: NotRequired[Said | None]

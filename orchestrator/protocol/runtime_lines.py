@@ -3,7 +3,7 @@
 from typing import NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, Holds, NotFinite, Restored, Said, Saving, Stage
+from orchestrator.protocol.reports import Began, Holds, NotFinite, Passing, Restored, Row, Said, Saving, Stage
 
 
 class Ready(TypedDict):
@@ -38,6 +38,8 @@ class StepLine(TypedDict):
     """For each metric that was reported since the last message, but not at this step: its step. Finite or not."""
     nonfinite: NotRequired[dict[MetricName, NotFinite]]
     """Metrics that are not finite, which JSON cannot represent."""
+    stretches: NotRequired[dict[MetricName, list[Row]]]
+    """All values of each metric since the last message: rows of `both/stretches.py`."""
     steps_per_s: NotRequired[Pace]
 
 
@@ -50,7 +52,7 @@ class SayLine(TypedDict):
 class ErrorLine(TypedDict):
     """Runtime to shim: what ended the script; `kind` is `import`, `syntax`, `exception`, `unsupported`, or a word of
     the runtime's own that a failure signature knows: `no-tpu`, `no-local-tpu`, `no-rendezvous`,
-    `began-apart`."""
+    `began-apart`, `other-shapes`."""
 
     error: Said
 
@@ -92,6 +94,8 @@ class Heartbeat(TypedDict):
     """The content of a heartbeat."""
 
     stage: NotRequired[Stage | None]
+    passing: NotRequired[Passing]
+    """While it passes over data."""
 
 
 class HeartbeatLine(TypedDict):

@@ -10,7 +10,6 @@ from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.gang import waits_to_leave
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
-from orchestrator.core.phases import connecting, room
 from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Instant
@@ -54,9 +53,9 @@ def reason(run: Run, *, now: Instant) -> Reason:
         case Running() as running:
             return _running(run, running, now)
         case Stopping() as stopping:
-            return _after_the_reason(run, _stopping(run, stopping))
+            return _after_the_reason(run, _stopping(run, stopping, now))
         case Backoff() as backoff if backoff.full_host:
-            return _plain(room.sentence(run, backoff, now))
+            return _plain(_waits(run, now))
         case Backoff() as backoff:
             return _after_the_reason(run, _backoff(run, backoff, now))
         case Ended():
@@ -72,9 +71,9 @@ def add_outputs(shown: dict[str, Any], outputs: Mapping[str, Any] | None) -> Non
         shown[key] = shown[key].replace(NOTHING_SEEN, sentence)
 
 
-def sentence(run: Run, *, now: Instant) -> str:
-    """Return the complete sentence of `reason`."""
-    return reason(run, now=now).sentence
+def _waits(run: Run, now: Instant) -> str:
+    """Return what the run waits for, where that is a concern's to say; else nothing."""
+    return next(filter(None, (concern.waits(run, now) for concern in CONCERNS)), "")
 
 
 def _plain(text: str) -> Reason:
@@ -147,7 +146,7 @@ def _running(run: Run, running: Running, now: Instant) -> Reason:
         rest = f"{beside}{also}".removeprefix("; ")
         return Reason(_joined(f"step {run.global_step}", rest), rest, "global_step")
     released = f"no step yet, {duration(now - run.since_at)} after the release"
-    waits = connecting.sentence(run, now) or f"{released}{_stages(run)}"
+    waits = _waits(run, now) or f"{released}{_stages(run)}"
     return _plain(f"{_joined(waits, beside)}{also}")
 
 
@@ -158,6 +157,9 @@ def _stages(run: Run) -> str:
         if task.progress.stage is not None and task.phase is TaskPhase.RUNNING:
             doing.setdefault(task.progress.stage, []).append(str(task.id))
     named = "; ".join(f"{listed(tasks)} {stage}" for stage, tasks in doing.items())
+    if passing := run.task(run.chief).progress.passing:
+        done, total = passing
+        named = f"passing over batch {done:,}" + (f" of {total:,}" if total >= done else "")
     return f": {named}" if named else ""
 
 
@@ -210,7 +212,7 @@ _AFTERWARDS = {
 }
 
 
-def _stopping(run: Run, stopping: Stopping) -> str:
+def _stopping(run: Run, stopping: Stopping, now: Instant) -> str:
     """Return why the run stops, and what it waits for."""
     alive = [t for t in run.tasks if t.phase.may_live]
     following = _AFTERWARDS[stopping.intent]
@@ -221,8 +223,9 @@ def _stopping(run: Run, stopping: Stopping) -> str:
             return f"{stopping.rescuer} hands over its state, {following}"
         named = listed([f"{t.id} on {t.host}" for t in alive])
         return f"waiting for {named} to end, {following}"
-    if room.known_at(run) is not None:
-        return f"waiting to see whether the checkpoint directory has room, {following}"
+    waits = _waits(run, now)
+    if waits:
+        return f"{waits}, {following}"
     if not to_prove(run):
         left = _gone(run) or "no leftover processes"
         return f"{left}; reading the newest checkpoint, {following}"

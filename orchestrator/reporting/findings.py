@@ -408,6 +408,8 @@ class Finding:
     """The other host of a pair."""
     level: Level = "error"
     hint: str = ""
+    own_why: str = ""
+    """Why it matters, where that is not what its row says."""
     problem: Problem | None = None
     """The problem for which a start would be refused, if there is one."""
 
@@ -415,6 +417,11 @@ class Finding:
     def row(self) -> Row:
         """Return the row of the catalogue."""
         return BY_ID[self.id]
+
+    @property
+    def why(self) -> str:
+        """Return why it matters."""
+        return self.own_why or self.row.why
 
     def document(self) -> dict[str, str | None]:
         """Return the JSON document."""
@@ -424,7 +431,7 @@ class Finding:
             "host": self.host,
             "peer": self.peer,
             "message": self.message,
-            "why": self.row.why,
+            "why": self.why,
             "hint": self.hint,
         }
 
@@ -443,10 +450,12 @@ def finding(
     return Finding(id, message, host, peer, level or row.level, hint or row.way_out)
 
 
-def of_problem(problem: Problem, host: str | None) -> Finding:
+def problem_finding(problem: Problem, host: str | None) -> Finding:
     """Return the problem for which a start would be refused, as a finding."""
     row = _BY_CODE.get(problem.code, BY_ID["host.unfit"])
-    return Finding(row.id, problem.message, host, None, row.level, problem.hint or row.way_out, problem)
+    return Finding(
+        row.id, problem.message, host, None, row.level, problem.hint or row.way_out, problem=problem
+    )
 
 
 def id_of(code: str) -> str | None:

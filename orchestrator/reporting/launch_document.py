@@ -31,7 +31,7 @@ def document(plan: Plan) -> dict[str, Any]:
     return _document(plan, run_id, _GENERATION, ports, {})
 
 
-def of_run(run: Run) -> dict[str, Any]:
+def launched_document(run: Run) -> dict[str, Any]:
     """Return the document of a run's newest generation, with its tasks' real hosts and ports.
 
     `ports_held` is false until all tasks have joined; until then, some ports are those that they try first.

@@ -37,6 +37,25 @@ _FORM = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 
 
+_OWN_INFO = re.compile(
+    r"(?:I\d{4} \d\d:\d\d:\S+\s+\d+ \S+\.(?:cc|cu|h):\d+\]"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: I \S+\.(?:cc|cu|h):\d+\]"
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
+    r"|To enable the following instructions: .*rebuild TensorFlow)"
+)
+
+
+def is_info_of_tensorflow(text: str) -> bool:
+    """Return whether TensorFlow's C++ code tells what it does, as it does at each start.
+
+    >>> is_info_of_tensorflow("I0000 00:00:1795863049.940103    7280 cpu_feature_guard.cc:227] This TensorFlow binary")
+    True
+    >>> [is_info_of_tensorflow(f"{text}:5] x") for text in ("I1128 11:21:23.1 140 train.py", "W0000 00:00:1.1 7 a.cc")]
+    [False, False]
+    """
+    return _OWN_INFO.match(text) is not None
+
+
 def parse_level(text: str) -> Level:
     """Return the level with this name. Raises ValueError if there is none."""
     for level in LEVELS:

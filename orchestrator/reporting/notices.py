@@ -168,7 +168,7 @@ def body(notice: Notice, *, lines: int, head: str) -> str:
     if notice.before:
         held = ", ".join(f"{kind} {count} times" for kind, count in notice.before.items())
         paragraphs.append(f"Shortly before: {held}.")
-    paragraphs += _of_cause(cause, last.message)
+    paragraphs += _cause_paragraphs(cause, last.message)
     shown = [inert(str(line)) for line in cause.get("last_lines") or ()][-lines:] if lines else []
     if shown:
         whose = f" of {cause['task']}" if cause.get("task") else ""
@@ -181,7 +181,7 @@ def body(notice: Notice, *, lines: int, head: str) -> str:
     return whole if len(whole) <= BODY_MAX else f"{whole[: BODY_MAX - 1]}…"
 
 
-def _of_cause(cause: Mapping[str, Any], message: str) -> list[str]:
+def _cause_paragraphs(cause: Mapping[str, Any], message: str) -> list[str]:
     """Return paragraphs about the first cause."""
     sentence, paragraphs = str(cause.get("sentence") or ""), []
     where = " on ".join(str(cause[key]) for key in ("task", "host") if cause.get(key))
@@ -209,7 +209,7 @@ def inert(text: str, most: int = TEXT_MAX) -> str:
     return safe if len(safe) <= most else f"{safe[: most - 1].rstrip()}…"
 
 
-def of_head(sentence: str, time: str) -> Notice:
+def head_notice(sentence: str, time: str) -> Notice:
     """Return the notice about the head node itself: its journal could not store an event."""
     happened = Happened("", "", NoteKind.CHECKPOINT_DISK_FULL.value, sentence, time)
     return Notice("disk-full", happened)

@@ -324,6 +324,8 @@ class Run(_Model):
     still computed. Default: all at once."""
     keras: Literal[2, 3] | None = None
     """The major version of Keras. 2: the script uses tf_keras (this sets TF_USE_LEGACY_KERAS)."""
+    children: OnOff = True
+    """Whether Keras 3 is patched in each Python that the script starts, too. `off`: they are left alone."""
     serve: OnOff = True
     """Whether orch runs the servers of worker and ps under parameter_server. `off`: the script starts them itself."""
     tpu: Tpu | None = None

@@ -215,6 +215,7 @@ def _options(run: Run, replicas_planned: int | None) -> Options:
         communication_timeout_s=run.communication_timeout,
         bytes_per_pack=run.bytes_per_pack,
         keras=run.keras,
+        children=run.children,
         serve=run.serve and "serve" in STRATEGIES[run.strategy].options,
         tpu=run.tpu,
         on_shrink=run.on_shrink,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from dataclasses import dataclass, field
 
 from orchestrator.both.script import followed
@@ -24,6 +25,8 @@ _RESTORERS = frozenset(
         *("set_weights", "RunConfig", "MonitoredTrainingSession", "Supervisor", "rescue"),
     }
 )
+_SAYS_SO = re.compile(r"(?i)resum|restor|recover|backup")
+"""Of a call: in the script its lines are read too, and a library's callback may do what it is called."""
 _OWN_FILES = frozenset({"open", "load", "loads", "read_text", "read_bytes"})
 _HIDES = frozenset({"exec", "eval", "__import__", "import_module", "run_path", "run_module"})
 
@@ -60,8 +63,8 @@ class Restoring:
 def restoring(path: str, root: str = "") -> Restoring:
     """Read a script and the modules beside it. Raises OSError."""
     found = Restoring()
-    loads: list[tuple[str, int, str | None]] = []
-    last_fit: dict[str, int] = {}
+    loads: list[tuple[tuple[str, int], int, str | None]] = []
+    last_fit: dict[tuple[str, int], int] = {}
     own_files = uses_given = loops = False
     for file, text, imports in followed(path, root):
         try:
@@ -71,6 +74,9 @@ def restoring(path: str, root: str = "") -> Restoring:
             continue
         ours = any(name.startswith("orchestrator.keras") for name, _, _ in imports)
         names = assigned_once(tree)
+        functions = [
+            each for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant):
                 uses_given |= node.value == "ORCH_CHECKPOINT_DIR"
@@ -80,11 +86,12 @@ def restoring(path: str, root: str = "") -> Restoring:
             uses_given |= call == "checkpoint_dir"
             own_files |= call in _OWN_FILES
             found.with_orch |= call == "rescue" or (ours and call == "Checkpoint")
-            found.restores |= call in _RESTORERS or call in _HIDES
+            found.restores |= call in _RESTORERS or call in _HIDES or _SAYS_SO.search(call) is not None
             loops |= call in ("GradientTape", "apply_gradients", "minimize")
             if call == "fit" and isinstance(node.func, ast.Attribute):
                 found.fits = True
-                last_fit[file] = max(last_fit.get(file, 0), node.lineno)
+                within = file, _function_at(node.lineno, functions)
+                last_fit[within] = max(last_fit.get(within, 0), node.lineno)
             for table in (_SAVERS, _LOADERS):
                 if call not in table or (table is _SAVERS and not _is_of_a_model(node, call)):
                     continue
@@ -92,16 +99,22 @@ def restoring(path: str, root: str = "") -> Restoring:
                 if table is _SAVERS:
                     found.savers.append((file, node.lineno, call, place))
                 else:
-                    loads.append((file, node.lineno, place))
+                    loads.append(((file, _function_at(node.lineno, functions)), node.lineno, place))
     places = [place for *_, place in found.savers if place is not None]
     unknown = len(places) < len(found.savers)
-    for file, line, place in loads:
-        # What is loaded after the last fit is evaluated; what was never saved here is a model to begin with.
-        is_before = line < last_fit.get(file, line + 1)
+    for within, line, place in loads:
+        # What is loaded after the last fit is evaluated; what was never saved here is a model to begin with. In another
+        # function than the fit, it may be called before it.
+        is_before = line < last_fit.get(within, line + 1)
         found.restores |= is_before and (place is None or unknown or any(_same(place, p) for p in places))
     found.restores |= found.with_orch or (uses_given and own_files and not found.savers)
     found.restores |= not (found.fits or loops)  # it trains where its sources do not show it
     return found
+
+
+def _function_at(line: int, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> int:
+    """Return the line at which the innermost function begins that has this line; 0 for the module."""
+    return max((f.lineno for f in functions if f.lineno <= line <= (f.end_lineno or line)), default=0)
 
 
 def _path(node: ast.Call, position: int, keyword: str, names: dict[str, ast.expr]) -> str | None:

@@ -14,11 +14,12 @@ import time
 
 from orchestrator.both.script import FRAMEWORKS, Imports, Script
 from orchestrator.task import collector, fence, options, this_task
+from orchestrator.task.keras import hooks
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.shim_orders import STOPPED, Orders, Stopped, end
 from orchestrator.task.stages import Stages
-from orchestrator.task.standby import Manners
+from orchestrator.task.standby import Restraints
 from orchestrator.task.strategies import part
 from orchestrator.task.tracebacks import last_line, print_as_python_would
 
@@ -77,7 +78,7 @@ def main(argv: list[str]) -> int:
 
 def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
     progress = Progress(link)
-    manners = Manners.from_environment()
+    restraints = Restraints.from_environment()
     stages = this_task.stages = Stages(link, progress)
     wanted = options.read()
     proving = _measurement(wanted, progress)
@@ -86,20 +87,19 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     own = part.chosen(wanted)
     if link.attached:
         imports = own.imports(wanted) or script.imports()
-        error = manners.imports(lambda: _warm_up(imports), imports.named)
+        error = restraints.imports(lambda: _warm_up(imports), imports.named)
         if error is not None:
             return _failed(link, "import", error, script.path)
         _wait_at_gate(link, orders, progress)
-        manners.released()
+        restraints.released()
         begin(stages, progress)
         fence.begin()
     else:
-        from orchestrator.task.keras import hooks
-
         hooks.install(link, progress)
+    if wanted.get("children", True):
+        hooks.reach_children()
     try:
         if wanted:
-            from orchestrator.task.keras import hooks
             from orchestrator.task.strategies import devices
 
             hooks.when_imported(devices.patches(wanted, link) | own.patches(wanted, link))
@@ -123,7 +123,8 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         orders.raise_if_stopping()
         progress.flush()
         missing = (e.name or "").partition(".")[0] if isinstance(e, ImportError) else ""
-        kind = "import" if (missing in (*FRAMEWORKS, "horovod")) else getattr(e, "orch_kind", "exception")
+        needed = missing in wanted.get("packages", FRAMEWORKS)
+        kind = "import" if needed else getattr(e, "orch_kind", "exception")
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0
@@ -131,8 +132,6 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
 def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
     """Report ready, wait for the release, and set the environment variables that come with it."""
-    from orchestrator.task.keras import hooks
-
     hooks.install(link, progress)
     this_task.progress = progress
     versions: dict[str, str | None] = {"python": sys.version.split()[0]}
@@ -177,8 +176,12 @@ def _warm_up(imports: Imports) -> BaseException | None:
 
 
 def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
-    print_as_python_would(error)
     message = getattr(error, "orch_message", None) or last_line(error)
+    if getattr(error, "orch_says_all", False):
+        message = str(error)
+        print(f"orch: {message}", file=sys.stderr)
+    else:
+        print_as_python_would(error)
     if kind == "import":
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"
     link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)
@@ -212,7 +215,7 @@ def _send(stages: Stages, progress: Progress) -> None:
 
 def say_what_is_not_rescued() -> None:
     """Say in the chief, where several train, why a survivor of a dead worker could hand over nothing."""
-    from orchestrator.task.keras import loops
+    from orchestrator.task import loops
 
     why = this_task.rescue.refusal() if this_task.rescue is not None else ""
     costs = f"a dead worker costs the steps since the last checkpoint: {why}" if why else WITHOUT_A_LINE

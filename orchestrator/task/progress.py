@@ -7,6 +7,7 @@ import math
 import threading
 import time
 
+from orchestrator.both import stretches
 from orchestrator.protocol.limits import METRIC_CHARS_MAX, METRICS_MAX, first_metrics
 
 TYPE_CHECKING = False
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.25
 """The time between two messages. More would be useless: a heartbeat carries one, and people do not read faster."""
+
+_HELD_MAX = 256
+"""How many values of a metric are held between two messages; if there are more, neighbours are joined."""
+
+_ROWS_MAX = 128
+"""How many rows of all metrics a message has."""
 
 _PACE_WEIGHT = 0.4
 """The weight of the newest interval in the pace. The average keeps the number that people see from flickering."""
@@ -37,6 +44,8 @@ class Progress:
         """Of metrics that wait to be sent, and are not in the latest report: the step and the value."""
         self._odd: dict[str, tuple[Any, NotFinite]] = {}
         """Of metrics that were not finite since the last message: the first step of that, and the value."""
+        self._held: dict[str, list[list[Any]]] = {}
+        """By metric, all values since the last message, as rows of `both/stretches.py`; a tensor is not read yet."""
         self._kept: set[str] = set()
         """The metrics that are sent. Once there are more than METRICS_MAX, the others are left out."""
         self._is_cut = False
@@ -69,13 +78,41 @@ class Progress:
         before = self._latest
         if before is not None and (rest := before[1].keys() - metrics.keys()):
             self._earlier = {**self._earlier, **{name: (before[0], before[1][name]) for name in rest}}
+        number = _plain_step(step)
         for name, value in metrics.items():
-            # A finite value may follow before the next message; a tensor is read when it is sent, for it costs a wait.
-            if is_plain(value) and (odd := not_finite(value)) is not None:
-                self._odd.setdefault(name, (step, odd))
+            self._hold(name, step if number is None else number, value, is_told=number is not None)
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
+
+    def _hold(self, name: str, step: Any, value: Any, *, is_told: bool) -> None:
+        """Keep a value for the next message. A tensor is read then, for it costs a wait; a variable would change.
+
+        `is_told`: whether the step is known; if not, it is only noted whether the value is finite.
+        """
+        if is_plain(value):
+            value = self._finite(name, step, value)
+        elif type(value).__name__ != "EagerTensor":
+            return
+        if value is None or not is_told:
+            return
+        held = self._held.setdefault(name, [])
+        held.append([step, value])
+        if len(held) > _HELD_MAX:
+            self._held[name] = stretches.halved(self._rows(name, held))
+
+    def _finite(self, name: str, step: int, value: Any) -> float | None:
+        """Return the value as a number; note the first one that is not finite."""
+        number = as_number(value)
+        if number is None and (odd := not_finite(value)) is not None:
+            # A finite value may follow before the next message.
+            self._odd.setdefault(name, (step, odd))
+        return number if number is None or abs(number) <= stretches.VALUE_MAX else None
+
+    def _rows(self, name: str, held: list[list[Any]]) -> list[list[Any]]:
+        """Return the held values of a metric as rows, with the tensors among them read."""
+        rows = [row if is_plain(row[-1]) else [row[0], self._finite(name, *row)] for row in held]
+        return [row for row in rows if row[-1] is not None]
 
     def began(self, step: Any) -> None:
         """Record at which step training begins, if it is not known yet. Raises what reading the step raises."""
@@ -84,11 +121,7 @@ class Progress:
 
     def _follow(self, step: Any) -> None:
         """Infer from the first two reports where training began: the first report comes some steps later."""
-        try:
-            # Reading a strategy's variable may be a collective.
-            number = int(step) if is_plain(step) else None
-        except (TypeError, ValueError, OverflowError):
-            return  # it is said when it is sent
+        number = _plain_step(step)
         if self._first is None:
             self._first = number
         elif number is not None and number > self._first:
@@ -131,7 +164,12 @@ class Progress:
         when to run one.
         """
         latest, old = self._latest, itertools.chain(*self._earlier.values())
-        if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values(), *old))):
+        held = (row[-1] for rows in list(self._held.values()) for row in list(rows))
+        if (
+            latest is not None
+            and self.due()
+            and all(map(is_plain, (latest[0], *latest[1].values(), *old, *held)))
+        ):
             self.flush()
 
     def _send(
@@ -157,6 +195,8 @@ class Progress:
         if self.epochs is not None:
             message["epochs"] = self.epochs
         values: dict[str, float] = {}
+        held, self._held = self._held, {}
+        rows = {name: self._rows(name, values) for name, values in held.items()}
         first_odd, self._odd = self._odd, {}
         odd: dict[str, NotFinite] = {_name(name): value for name, (_, value) in first_odd.items()}
         past = {name: value for name, (_, value) in earlier.items() if name not in metrics}
@@ -168,6 +208,7 @@ class Progress:
             number = as_number(value)
             if number is not None:
                 values[_name(name)] = number
+                rows.setdefault(name, [[int(steps.get(name, step)), number]])
             elif (odd_value := not_finite(value)) is not None:
                 odd[_name(name)] = odd_value
         message["metrics"] = values
@@ -175,6 +216,8 @@ class Progress:
             message["nonfinite"] = odd
         if own_steps := {_name(name): int(at) for name, at in steps.items() if _name(name) in kept}:
             message["metric_steps"] = own_steps
+        if rows := {name: told for name, told in rows.items() if told and _name(name) in kept}:
+            message["stretches"] = {_name(name): _shortened(told, len(rows)) for name, told in rows.items()}
         step = int(step)
         now = time.monotonic()
         if self._pace_step is None or step < self._pace_step:
@@ -186,7 +229,10 @@ class Progress:
         pace = self._pace
         if pace is not None:
             message["steps_per_s"] = round(pace, 4)
-        self._link.send(message)
+        if not self._link.send(message) and self._link.attached:
+            # It is told with the next message: no value may be missing from the sums, and no NaN.
+            self._held = {name: told + self._held.get(name, []) for name, told in rows.items()}
+            self._odd = {**self._odd, **first_odd}
 
     def _choose(self, names: set[str]) -> set[str]:
         """Return the metrics that are sent. Say, once, that others are left out."""
@@ -201,6 +247,20 @@ class Progress:
                     "first by name; report fewer, or join them, to see the others",
                 )
         return self._kept
+
+
+def _shortened(rows: list[list[Any]], metrics: int) -> list[list[Any]]:
+    while len(rows) > max(1, _ROWS_MAX // metrics):
+        rows = stretches.halved(rows)
+    return rows
+
+
+def _plain_step(step: Any) -> int | None:
+    """Return the step; None if it is no number, or must not be read here: a strategy's variable may be a collective."""
+    try:
+        return int(step) if is_plain(step) else None
+    except (TypeError, ValueError, OverflowError):
+        return None  # it is said when it is sent
 
 
 def _name(metric: object) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.protocol.reports import Stage
+    from orchestrator.protocol.runtime_lines import Heartbeat
     from orchestrator.task.link import Link
     from orchestrator.task.progress import Progress
 
@@ -81,8 +82,12 @@ class Stages:
         return connected
 
     def send(self, wait_s: float = 0.0) -> None:
-        """Send a heartbeat with the stage."""
-        self._link.send({"heartbeat": {"stage": self.now()}}, wait_s=wait_s)
+        """Send a heartbeat with the stage, and with how far the data was passed over while that goes on."""
+        heartbeat: Heartbeat = {"stage": self.now()}
+        replay = sys.modules.get("orchestrator.task.transparent.replay")
+        if replay is not None and (passing := replay.Passing.current) is not None:
+            heartbeat["passing"] = {"done": passing.done, "total": passing.total}
+        self._link.send({"heartbeat": heartbeat}, wait_s=wait_s)
 
     def now(self) -> Stage | None:
         """Return the present stage."""

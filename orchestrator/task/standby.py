@@ -22,7 +22,7 @@ OOM_SCORE_ADJ = "900"
 _OOM_FILE = "/proc/self/oom_score_adj"
 
 
-class Manners:
+class Restraints:
     """The restraints of a standby until its release. A task that is about to train has none."""
 
     def __init__(self, *, is_standby: bool) -> None:
@@ -30,9 +30,9 @@ class Manners:
         self._score_before = _score(OOM_SCORE_ADJ) if is_standby else None
 
     @staticmethod
-    def from_environment() -> Manners:
+    def from_environment() -> Restraints:
         """Return the restraints that ORCH_STANDBY asks for, and hide that variable from the script."""
-        return Manners(is_standby=bool(os.environ.pop("ORCH_STANDBY", "")))
+        return Restraints(is_standby=bool(os.environ.pop("ORCH_STANDBY", "")))
 
     def imports(self, work: Callable[[], T], named: set[str]) -> T:
         """Do the imports; `named` says which frameworks are among them."""

@@ -28,6 +28,8 @@ strategy: Any = None
 rescue: Any = None
 """What hands over the state of a fit whose peer has died: `transparent.rescue.Rescue`."""
 stop_hooks: list[Callable[[], object]] = []
+batches_done = 0
+"""How many batches of its first epoch a fit that resumes has behind it."""
 has_own_hooks = False
 """Whether some of them are the script's, which are not called before a rescue."""
 

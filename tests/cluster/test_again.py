@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.cluster import Cluster
 
 STEPS = ("--steps", "30", "--save-every", "10")
@@ -14,6 +16,7 @@ def digests(directory: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
+@pytest.mark.fault(119)
 def test_a_changed_run_trains_anew_and_an_unchanged_one_is_not_trained_twice(local_cluster: Cluster) -> None:
     orch = local_cluster
     first = orch.ok("up", orch.spec(*STEPS), "--wait").strip()
@@ -49,6 +52,7 @@ def test_a_changed_run_trains_anew_and_an_unchanged_one_is_not_trained_twice(loc
     assert "goes on" not in once_more.stderr
 
 
+@pytest.mark.fault(119)
 def test_a_killed_run_goes_on_and_says_from_where_and_what_has_changed(local_cluster: Cluster) -> None:
     orch = local_cluster
     orch.ok("up", orch.spec("--steps", "100000", "--save-every", "10"))

@@ -52,6 +52,7 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     assert resumed_at(cluster) > 60
 
 
+@pytest.mark.fault(117)
 def test_a_loss_that_is_nan_takes_the_run_back_to_the_checkpoint_before_it(local_cluster: Cluster) -> None:
     options = ["--steps", "20", "--save-every", "10", "--pace", "0.5", "--nan-at", "11"]
     spec = local_cluster.spec(*options, "--nan-once", on_nonfinite="rollback")
@@ -62,6 +63,7 @@ def test_a_loss_that_is_nan_takes_the_run_back_to_the_checkpoint_before_it(local
 
 
 @pytest.mark.parametrize("policy", ["rollback", "stop"])
+@pytest.mark.fault(117)
 def test_an_exit_with_0_right_after_a_loss_that_is_nan_is_no_success(
     local_cluster: Cluster, policy: str
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -371,6 +372,7 @@ def test_the_first_hour_goes_as_its_page_says(
         )
         for command in ("doctor", "up"):
             assert "net.name-unresolved" in said[command], "gpu-a is a name of the head's ssh alone"
+        assert stat.S_IMODE((shared / "first").stat().st_mode) == 0o700, "what init made is its user's alone"
         assert "`import tensorflow` " in said["doctor"], "it was imported once, really"
         assert cluster.orch("init", "gpu-a").returncode == 2, "a file that is there stays"
     finally:

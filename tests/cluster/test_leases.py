@@ -133,6 +133,7 @@ def test_row_99_gpus_that_the_login_shell_keeps_for_others_are_named_by_the_doct
 
 @pytest.mark.fault(99)
 @pytest.mark.usefixtures("two_gpus")
+@pytest.mark.fault(120)
 def test_row_99_two_heads_that_begin_at_the_same_moment_on_one_gpu(cluster: Cluster, second: Cluster) -> None:
     heads = (cluster, second)
     specs = [
@@ -240,7 +241,7 @@ def python_for_all(directory: Path) -> str:
     ("each", "steps", "kills_max"), [(1, 60, 2), pytest.param(5, 300, 8, marks=pytest.mark.long)]
 )
 @pytest.mark.timeout(900)
-@pytest.mark.fault(99)
+@pytest.mark.fault(99, 120)
 def test_row_99_runs_of_two_users_on_two_hosts_and_heads_that_are_killed_at_random(
     make_lab: MakeLab, tmp_path: Path, each: int, steps: int, kills_max: int
 ) -> None:

@@ -13,6 +13,7 @@ from tests.cluster.cluster import Cluster, wait_until
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.fault(120)
 def test_a_run_waits_for_what_another_holds_and_begins_when_that_ends(local_cluster: Cluster) -> None:
     """They want one checkpoint directory, which is as exclusive as a GPU, and needs none."""
     orch = local_cluster

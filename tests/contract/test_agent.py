@@ -22,7 +22,7 @@ from orchestrator.both import process
 from orchestrator.host.system import unkillable
 from orchestrator.protocol.orders.base import Fence
 from tests.contract.agent_harness import RUN, Client, clean, interpreter
-from tests.patience import patient
+from tests.patience import comes, patient
 from tests.protocol_orders import TABLE
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.05)\n"
@@ -346,14 +346,17 @@ def test_the_agent_is_small_until_it_has_psutil(connect: Connect) -> None:
 
 def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path) -> None:
     agent = connect()
-    facts = agent.ok("probe", python=sys.executable, checkpoint_dir=str(tmp_path / "c"))
+    packages = ["tensorflow", "keras", "tf_keras", "numpy"]
+    facts = agent.ok("probe", python=sys.executable, checkpoint_dir=str(tmp_path / "c"), packages=packages)
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert set(facts["versions"]) == {"tensorflow", "keras", "tf_keras", "numpy"}
+    assert list(facts["versions"]) == packages
     assert facts["checkpoint_writable"] is True
     assert os.listdir(tmp_path / "c") == [".orch"]
     facts = agent.ok("probe", python=sys.executable, checkpoint_dir="/proc/x", packages=["pytest"])
     assert facts["checkpoint_writable"] is False
-    assert facts["versions"]["pytest"] == pytest.__version__, "what the strategy's row asks for"
+    assert facts["versions"] == {"pytest": pytest.__version__}, (
+        "what the strategy's row asks for, and no more"
+    )
 
 
 def test_a_host_says_what_it_has(connect: Connect) -> None:
@@ -523,12 +526,17 @@ def test_row_62_whose_a_checkpoint_directory_is_until_the_proof_of_its_run(
 # ---------------------------------------------------------------- what lives is known
 
 
-def trains(agent: Client) -> int:
-    """Start a task that runs for ever, and return its pid."""
+def trains(agent: Client, host_dir: Path) -> int:
+    """Start a task that runs for ever, and return its pid once its script is read, which may be removed then."""
     agent.start(agent.push(train=FOREVER))
     agent.until_phase("ready")
     agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
-    return int(agent.until_phase("running")["pid"])
+    pid = int(agent.until_phase("running")["pid"])
+    comes(
+        lambda: any(b"begun" in log.read_bytes() for log in host_dir.glob("runs/*/tasks/*/*/log")),
+        patient(20.0),
+    )
+    return pid
 
 
 @pytest.mark.fault(109)
@@ -538,7 +546,7 @@ def test_a_task_of_which_no_record_is_here_is_told_and_ended_by_its_mark(
 ) -> None:
     first = connect()
     first.ok("watch", heartbeat_s=0.1)
-    pid = trains(first)
+    pid = trains(first, host_dir)
     first.close()
     if how == "removed":
         shutil.rmtree(host_dir)
@@ -561,7 +569,7 @@ def test_a_task_of_which_no_record_is_here_is_told_and_ended_by_its_mark(
 def test_a_sweep_ends_what_no_record_is_here_of(connect: Connect, host_dir: Path) -> None:
     first = connect()
     first.ok("watch", heartbeat_s=0.1)
-    pid = trains(first)
+    pid = trains(first, host_dir)
     first.close()
     (host_dir / "machine.1").unlink()
     (host_dir / "host").write_text("another-name 0123")

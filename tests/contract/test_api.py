@@ -31,8 +31,8 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Plan
-from orchestrator.head.api import server as api_server
 from orchestrator.head.api.client import Client
+from orchestrator.head.coordinator import server as api_server
 from orchestrator.head.coordinator.coordinator import Coordinator
 from orchestrator.head.node.paths import Paths
 from orchestrator.protocol.reports import Said, Task, TaskExit

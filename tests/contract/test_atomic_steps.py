@@ -124,6 +124,25 @@ def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_s
         atomic.steps()
 
 
+def test_what_a_step_updates_is_handed_over_only_if_it_is_finite() -> None:
+    import tensorflow as tf
+
+    model = Model()
+    atomic, train = traced(model, model.step)
+    train()
+    mask = tf.Variable([float("-inf"), 0.0], trainable=False)
+    atomic.check_written(mask, mask.numpy())  # no step writes it
+    atomic.check_written(model.second, model.second.numpy())
+    atomic.check_written(model.moving, model.moving.numpy() * float("inf"))  # one number, as the best loss
+    for variable, odd in (
+        (model.second, float("inf")),
+        (model.second, float("nan")),
+        (model.moving, float("nan")),
+    ):
+        with pytest.raises(NotAtomic, match="what a step updates is NaN or infinite"):
+            atomic.check_written(variable, variable.numpy() * odd)
+
+
 def test_the_checksum_is_of_all_weights(trained: tuple[Model, Atomic, Callable[[], Any]]) -> None:
     model, atomic, _ = trained
     seen = {atomic.checksum()}

@@ -85,7 +85,7 @@ SAVES_ONCE = (
 
 SAVES_IN_ITS_LOOP = (
     "import os, sys\n"
-    "from orchestrator.task.keras.loops import Loop\n"
+    "from orchestrator.task.loops import Loop\n"
     "seconds = iter(range(1000000))\n"
     "loop = Loop(lambda number: number, lambda: float(next(seconds)))\n"
     "while not loop.ask(): pass\n"

@@ -40,8 +40,8 @@ CAUSE = {
 
 
 @pytest.fixture
-def head() -> Iterator[Head]:
-    """A head node whose first run has ended, and as many runs after it as the journal holds."""
+def head(request: pytest.FixtureRequest) -> Iterator[Head]:
+    """A head node whose first run has ended, and as many after it as the journal holds, or as the parameter says."""
     with tempfile.TemporaryDirectory(prefix="orch-t-") as short:
         made = Head(Path(short).resolve())
         (made.state_dir / "runs").mkdir(parents=True)
@@ -49,7 +49,7 @@ def head() -> Iterator[Head]:
             directory.chmod(0o700)
         paths = Paths(str(made.state_dir), str(made.runtime))
         journal = Journal(paths.journal)
-        for number in range(ENDED_MAX + 1):
+        for number in range(getattr(request, "param", ENDED_MAX + 1)):
             name = "typo" if number else "long"
             run_id = f"typo-20260102-{number:06d}" if number else OLD
             plan = replace(make_plan(["a"], checkpoint=True), name=name)
@@ -70,6 +70,7 @@ def head() -> Iterator[Head]:
             comes(lambda: holder.living(str(made.state_dir)) is None, 10.0)
 
 
+@pytest.mark.fault(116)
 def test_the_51st_run_takes_nothing_of_the_first(head: Head) -> None:
     def told(*words: str) -> Any:
         done = head.orch(head.login, *words, "--json")
@@ -100,6 +101,21 @@ def test_the_51st_run_takes_nothing_of_the_first(head: Head) -> None:
     assert head.orch(head.login, "replay", OLD).returncode == 0
 
 
+@pytest.mark.fault(116)
+@pytest.mark.parametrize("head", [500], indirect=True)
+def test_the_500th_run_takes_nothing_of_those_before(head: Head) -> None:
+    head.started()
+    listed = json.loads(head.orch(head.login, "runs", "--all", "--json").stdout)["runs"]
+    assert len({run["run_id"] for run in listed}) == 500
+    for run_id in (OLD, "typo-20260102-000250", "typo-20260102-000499"):
+        (run,) = json.loads(head.orch(head.login, "status", run_id, "--json").stdout)["runs"]
+        assert (run["run_id"], run["phase"]) == (run_id, "FAILED")
+        assert json.loads(head.orch(head.login, "why", run_id, "--all", "--json").stdout)["first_causes"] == [
+            CAUSE
+        ]
+
+
+@pytest.mark.fault(116)
 def test_what_a_person_removes_is_gone_and_nothing_else(head: Head) -> None:
     """In the journal or out of it. Its host does not answer, so the run stays unless that is said to be so for good."""
     head.started()
@@ -147,6 +163,7 @@ def test_a_record_that_cannot_be_read_is_named_and_can_be_removed_and_the_others
     assert len(left) == ENDED_MAX - 1
 
 
+@pytest.mark.fault(116)
 def test_records_over_their_budget_are_said_and_none_is_removed(head: Head) -> None:
     head.login["ORCH_RECORDS_GB"] = "0.00001"
     head.started()

@@ -145,6 +145,18 @@ def test_keras_3_trains_under_mwms_with_the_same_weights_on_both_workers(
     assert {"loss", "accuracy", "val_loss"} <= set(told["metrics"])
 
 
+def test_keras_3_trains_under_mwms_in_a_python_that_the_script_starts(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    env = {"ORCH_TASK": "worker:0"}  # the mark of a task, which its children inherit
+    run = gang(SCRIPTS / "fit_in_a_child.py", directories=[tmp_path, tmp_path], env=env)
+    assert run.ended() == [0, 0], run.tasks[0].err
+    trained = [task.out.strip() for task in run.tasks]
+    assert trained[0].startswith("trained ")
+    assert trained[0] == trained[1]
+    assert "was patched for MultiWorkerMirroredStrategy" in run.tasks[0].err
+
+
 def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], tmp_path: Path) -> None:
     script, args = EXAMPLES / "digits.py", ("--epochs", "3", "--save-every", "5")
     first = gang(script, *args, directories=seeded(tmp_path, 1, 2)[1])

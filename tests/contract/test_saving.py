@@ -76,6 +76,26 @@ def test_a_script_with_the_callback_resumes_within_an_epoch_on_both_workers(
     assert not list(directories[1].rglob("saving_temp")), "only the chief writes"
 
 
+def test_a_model_of_other_shapes_than_the_checkpoint_ends_with_that_sentence(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    env = environment(strategy="single", save_every_steps=3)
+    script, before = SCRIPTS / "filters.py", {**env, "ORCH_SCRIPT": "with 8"}
+    first = gang(script, "8", "killed", directories=seeded(tmp_path, 1, 1)[1], env=before)
+    assert first.ended() == [9], first.tasks[0].err
+    answer, directories = seeded(tmp_path, 2, 1)
+    assert answer["global_step"] > 0
+    second = gang(script, "16", directories=directories, env={**env, "ORCH_SCRIPT": "with 16"})
+    assert second.ended() == [1]
+    said = "the model has other shapes than the checkpoint (conv1: 3x3x1x16, was 8)"
+    said += ": `orch up --again` begins from scratch"
+    errors = [message["error"] for message in second.heard[0] if "error" in message]
+    assert [(each["kind"], each["message"]) for each in errors] == [("other-shapes", said)] * 2
+    assert not [message for message in second.heard[0] if "restored" in message], "the file is not blamed"
+    assert "Traceback" not in second.tasks[0].err
+    assert f"orch: {said}" in second.tasks[0].err
+
+
 @pytest.mark.long
 def test_what_is_resumed_ends_as_what_was_never_interrupted(
     gang: Callable[..., Gang], tmp_path: Path

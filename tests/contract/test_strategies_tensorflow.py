@@ -207,6 +207,7 @@ def test_fault_tolerance_goes_on_where_it_was_killed_and_knows_its_best_model(
     assert second.step() == 8 * 23
 
 
+@pytest.mark.fault(118)
 def test_a_gang_of_which_none_made_a_strategy_ends_before_its_first_step(tmp_path: Path) -> None:
     """It would train twice the same, and end as if all were well."""
     told = json.dumps(with_row({"strategy": "multi_worker_mirrored"}))

@@ -311,13 +311,13 @@ def test_a_line_of_activate_that_hangs_leaves_nothing_behind(rig: Rig) -> None:
     if isinstance(rig.transport, FakeTransport):
         pytest.skip("a fake host has no shell")
     mark = f"600.{os.getpid()}{time.monotonic_ns()}"
-    line = f"timeout 900 sleep {mark} & sleep {mark}"
+    line = f"timeout 900 sleep {mark} & setsid -f sleep {mark}; sleep {mark}"
     host = replace(rig.host, activate=line)
     channel = rig.transport.open(host, bootstrap.COMMAND)
     starting, results = in_thread(
         lambda: bootstrap.start_agent(channel, host, bundle.load(), timeout_s=patient(5.0))
     )
-    assert comes(lambda: len(having(f"sleep {mark}", "timeout")) == 3, patient(4.0)), "they do not hang"
+    assert comes(lambda: len(having(f"sleep {mark}", "timeout")) == 4, patient(4.0)), "they do not hang"
     starting.join(patient(20.0))
     (error,) = results
     assert "`activate` did not end in time there: timeout 900" in str(error)

@@ -11,7 +11,7 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).parents[2]
-LAST = 115
+LAST = 120
 
 
 @dataclass(frozen=True, slots=True)

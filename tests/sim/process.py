@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.plan import TaskId
 from orchestrator.host.shim import state as shim_state
 from orchestrator.host.shim.report import blank_task, ended_task
-from orchestrator.host.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
+from orchestrator.host.shim.state import Do, Ended, Exited, KillChecked, Ordered, RuntimeReady, Ticked
 from orchestrator.protocol.reports import Holds, Left, Rescued, Said, Task
 from tests.sim.apart import Apart
 
@@ -319,7 +319,7 @@ class Shim:
         left: list[Left] = []
         if process is not None and process.alive:
             left = [{"pid": process.identity.pid, "why": "D state: it waits in the kernel"}]
-        self.tell(Looked(self.machine.clock(), left))
+        self.tell(KillChecked(self.machine.clock(), left))
 
     def _record(self) -> None:
         state, process = self.state, self.record.process

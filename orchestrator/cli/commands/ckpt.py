@@ -7,29 +7,19 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.checkpoints import ask, saved_as
+from orchestrator.cli.commands import fetch as fetching
 from orchestrator.cli.help import Group
 from orchestrator.cli.host_queries import must_confirm
-from orchestrator.cli.run_choice import complete_checkpoint, run_and, run_argument, to_read
+from orchestrator.cli.run_choice import complete_checkpoint, complete_run, run_and, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.words import counted, duration, size
 
-_TIMEOUT_S = 660.0
 _COLUMNS = ("GEN", "STEP", "SIZE", "SAVED", "BY", "VERIFIED", "NOTES", "NAME")
 
 Document = Mapping[str, Any]
-
-
-def ask(
-    session: Session, verb: str, name: str | None, what: str | None = None, *, restart: bool = False
-) -> dict[str, Any]:
-    """Return the coordinator's answer. `name` None: the active run, or else the newest. `what`: which checkpoint."""
-    client = session.client()
-    path = f"/v1/runs/{to_read(client, name)['run_id']}/checkpoints"
-    if verb == "list":
-        return client.get(path, timeout_s=_TIMEOUT_S)
-    return client.post(f"{path}/{verb}", {"checkpoint": what, "restart": restart}, timeout_s=_TIMEOUT_S)
 
 
 def listing(answer: Document, session: Session) -> str:
@@ -253,6 +243,47 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
     which = ", ".join(f"gen-{number}" for number in answer["removed"]) or "nothing"
     session.put(f"{answer['run_id']}: removed {which}; {size(answer['bytes'])} are free again")
     return 0
+
+
+@command.command(
+    examples=[
+        ("orch ckpt fetch", "Fetch the newest checkpoint of the active run, else of the newest"),
+        ("orch ckpt fetch mnist 120 --to saved", "Fetch that of step 120 of the run mnist into saved/"),
+    ]
+)
+@click.argument("name", required=False, shell_complete=complete_run)
+@click.argument("checkpoint", required=False, shell_complete=complete_checkpoint)
+@click.option("--to", "directory", type=click.Path(), help="The directory. Default: NAME-outputs/RUN_ID.")
+@click.option("--force", is_flag=True, help="Replace files that are there with another content.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def fetch(
+    session: Session,
+    name: str | None,
+    checkpoint: str | None,
+    directory: str | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Fetch the files of a checkpoint from the host that saves. Exit code 6 if a file here has another content."""
+    listed = ask(session, "list", name)
+    wanted = str(listed["newest"]) if checkpoint is None else checkpoint
+    found = [
+        entry
+        for entry in listed["checkpoints"]
+        if entry["generation"] is not None
+        and wanted in (entry["name"], str(entry["global_step"]), f"gen-{entry['generation']}")
+    ]
+    if not found:
+        raise UsageError(
+            f"{listed['run_id']} has no checkpoint {checkpoint!r}"
+            if checkpoint
+            else "there is no checkpoint",
+            hint="`orch ckpt ls` shows what there is",
+        )
+    run_id = str(listed["run_id"])
+    request = fetching.Request(run_id, (), None, directory, force, saved_as(found[0]))
+    return fetching.fetched(session, request, as_json=as_json)
 
 
 def _is_meant(checkpoint: Document, what: str) -> bool:

@@ -64,10 +64,10 @@ def examined(
 
 def _active(session: Session, plan: Plan) -> Run | None:
     """Return the active run of this name that saves where the plan does, in a directory that its hosts share."""
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     with suppress(JournalError):  # `_orphans` tells it
-        for run in (entry.run for entry in peek(session.paths.journal).kept):
+        for run in (entry.run for entry in read_runs(session.paths.journal).kept):
             saves = run.plan.checkpoint
             if run.plan.name == plan.name and not run.phase.is_terminal and saves and saves.shared:
                 same = plan.checkpoint is not None and plan.checkpoint.dir == saves.dir
@@ -77,14 +77,13 @@ def _active(session: Session, plan: Plan) -> Run | None:
 
 def _show(session: Session, findings: Sequence[Finding]) -> None:
     """Print the findings. If several hosts have the same one, its reason and remedy are printed once."""
-    from orchestrator.reporting.findings import BY_ID
-
     width = max((len(item.id) for item in findings), default=0)
-    for (which, level, hint), alike in groupby(findings, lambda item: (item.id, item.level, item.hint)):
+    groups = groupby(findings, lambda item: (item.id, item.level, item.why, item.hint))
+    for (which, level, why, hint), alike in groups:
         for item in alike:
             session.put(f"{session.paint(f'{level:7}', _COLOURS[level])}  {which:{width}}  {item.message}")
         if level != "fine":
-            session.put(f"{'':7}  {BY_ID[which].why}")
+            session.put(f"{'':7}  {why}")
             session.put(f"{'':7}  {session.paint('way out:', 'bold')} {hint}")
 
 
@@ -133,7 +132,7 @@ def _orphans(session: Session, plan: Plan, runs: Mapping[str, Sequence[KnownRun]
     ]
 
 
-def _of_orphan(item: Item) -> Finding:
+def _orphan_finding(item: Item) -> Finding:
     from orchestrator.reporting.findings import finding
 
     text = f"{item.host}: {item.run}, which this head node does not know any more, has left: {item.what}"
@@ -171,13 +170,13 @@ class _Fixes:
         ]
         if not unknown or not self._asks:
             return 0
-        from orchestrator.cli.commands.trust import Request, trust_rounds
+        from orchestrator.cli.commands.trust import TrustRequest, trust_rounds
         from orchestrator.head.reach.ssh.transport import SshTransport
 
         self._session.paths.ensure()
         transport = SshTransport(Path(self._session.paths.known_hosts))
         try:
-            scanned, added = trust_rounds(self._session, transport, unknown, Request(), quiet=False)
+            scanned, added = trust_rounds(self._session, transport, unknown, TrustRequest(), quiet=False)
         except OrchestratorError as e:
             self._session.warn(str(e))
             self._session.hint(e.hint)
@@ -276,7 +275,7 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
     plan, _ = load_plan(file)
     result = examined(file, plan, session, imports=True, bandwidth=bandwidth)
     orphans = _orphans(session, plan, result.runs)
-    found = worst_first([*result.findings, *map(_of_orphan, orphans), *_agents(session, plan)])
+    found = worst_first([*result.findings, *map(_orphan_finding, orphans), *_agents(session, plan)])
     if as_json:
         session.put_json({"schema": 1, "findings": [item.document() for item in found]})
     else:

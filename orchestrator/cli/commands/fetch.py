@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.checkpoints import best_model, saved_as
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import complete_run, complete_task, name_and_task, to_read
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.cli.show.terminal import one_line
-from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly
+from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, listed, size
 from orchestrator.head.api.client import Client
 
@@ -34,6 +35,8 @@ class Request:
     directory: str | None = None
     """None: `NAME-outputs/RUN_ID` in the current directory."""
     force: bool = False
+    saved: tuple[int, str] | None = None
+    """A checkpoint: its generation, and its path below the generation's directory."""
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
@@ -68,7 +71,9 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 def list_outputs(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """Return the coordinator's list of the requested files."""
-    body = {"patterns": list(request.patterns), "task": request.task}
+    body: dict[str, Any] = {"patterns": list(request.patterns), "task": request.task}
+    if request.saved is not None:
+        body = dict(zip(("generation", "path"), request.saved, strict=True))
     return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
 
 
@@ -123,6 +128,17 @@ class _Bringer:
             entry |= {"state": part["state"], "sha256": part["sha256"]}
         self._done += int(file["bytes"])
         return entry
+
+
+def fetched(session: Session, request: Request, *, as_json: bool) -> int:
+    """Fetch what is requested, and show what came. Raises OrchestratorError if not everything did."""
+    document = run(request, session)
+    if as_json:
+        session.put_json(document)
+    else:
+        _show(document, request.patterns, session)
+    _check(document, request.patterns)
+    return 0
 
 
 def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
@@ -180,6 +196,7 @@ def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: S
     examples=[
         ("orch fetch mnist", "Fetch all that the tasks of mnist have left, into mnist-outputs/"),
         ("orch fetch mnist model.keras '*.csv' --to results", "Fetch the model and all tables into results/"),
+        ("orch fetch mnist --best", "Fetch the best model, saved in the checkpoint directory"),
         ("orch fetch mnist --task worker:1 --list", "Show what worker:1 has left, and fetch nothing"),
     ],
 )
@@ -188,6 +205,7 @@ def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: S
 @click.option("--task", shell_complete=complete_task, help="Only this task's files, such as worker:1.")
 @click.option("--to", "directory", type=click.Path(), help="The directory. Default: NAME-outputs/RUN_ID.")
 @click.option("--force", is_flag=True, help="Replace files that are there with another content.")
+@click.option("--best", is_flag=True, help="The best model of the checkpoint directory.")
 @click.option("--list", "only_list", is_flag=True, help="Print what could be fetched; fetch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
@@ -198,6 +216,7 @@ def command(
     task: str | None,
     directory: str | None,
     force: bool,
+    best: bool,
     only_list: bool,
     as_json: bool,
 ) -> int:
@@ -205,10 +224,19 @@ def command(
 
     PATTERN is read as in .gitignore: `model.keras`, `*.csv`, `plots/`. The chief's files come to the directory itself,
     those of another task below the task's name. Each file is compared by its SHA-256. A fetch that broke off goes on
-    where it was. Exit code 4 if a host was not reached, 6 if a file here has another content.
+    where it was.
+
+    --best brings the newest model of the checkpoint directory whose name matches PATTERN, or has `best` in it, or else
+    from which no restart would resume; `orch ckpt fetch` brings any checkpoint. Exit code 4 if a host was not reached,
+    6 if a file here has another content.
     """
     name, task = name_and_task(name, task)
     request = Request(name, patterns, task, directory, force)
+    if best:
+        if task is not None:
+            raise UsageError("--best is of the chief, and --task names a task", hint="leave one of them out")
+        document, name = best_model(session, name, patterns)
+        request = Request(name, (), None, directory, force, saved_as(document))
     if only_list:
         # Print what could be fetched, and fetch nothing
         client = session.client()
@@ -228,10 +256,4 @@ def command(
             _say_nothing(listing, request.patterns, session)
         _tell_missing(listing, session)
         return 0
-    document = run(request, session)
-    if as_json:
-        session.put_json(document)
-    else:
-        _show(document, request.patterns, session)
-    _check(document, patterns)
-    return 0
+    return fetched(session, request, as_json=as_json)

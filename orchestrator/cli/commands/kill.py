@@ -26,7 +26,7 @@ from orchestrator.head.api.client import Client
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class KillRequest:
     """The runs to kill; without a name, the only active one."""
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Result:
     problem: OrchestratorError | None = None
 
 
-def run(request: Request, session: Session) -> Result:
+def run(request: KillRequest, session: Session) -> Result:
     """Order the kills, and wait for the end of each run. Raises WaitTimedOut."""
     if request.all and request.names:
         raise UsageError("give either NAMEs or --all, not both")
@@ -55,7 +55,16 @@ def run(request: Request, session: Session) -> Result:
     if _cancelled_before_it_began(session):
         return Result((), (), problem)
     client = session.client()
-    chosen = _chosen(request, _runs(session, client, request, waiting), waiting, session)
+    try:
+        runs = _runs(session, client, request, waiting)
+    except CoordinatorUnreachable:
+        if not _goes_on(session):
+            raise
+        from orchestrator.client.starting import ensure_coordinator
+
+        ensure_coordinator(session)
+        runs = _runs(session, client, request, waiting)
+    chosen = _chosen(request, runs, waiting, session)
     already = tuple(each_run for each_run in chosen if not is_active(each_run))
     deadline = session.now() + request.timeout_s
     active = [each_run for each_run in chosen if is_active(each_run)]
@@ -76,6 +85,14 @@ def run(request: Request, session: Session) -> Result:
     return Result(ended, already, problem)
 
 
+def _goes_on(session: Session) -> bool:
+    """Return whether the journal has an active run, whose coordinator is gone."""
+    from orchestrator.client import recorded
+
+    known = recorded.status(session.paths, now=session.time())
+    return known is not None and any(is_active(each) for each in known["runs"])
+
+
 def _has_lent(session: Session) -> bool:
     return os.path.isdir(os.path.join(session.paths.state_dir, "k8s"))
 
@@ -88,7 +105,7 @@ def _kept_claims(session: Session, runs: list[dict[str, Any]]) -> list[str]:
     return kept_claims(session, [str(run["name"]) for run in runs])
 
 
-def _give_back_waiting(session: Session, request: Request) -> tuple[list[str], OrchestratorError | None]:
+def _give_back_waiting(session: Session, request: KillRequest) -> tuple[list[str], OrchestratorError | None]:
     """Give back pods that have no run yet. Return their names, and the error if some could not be given back."""
     if not ((request.names or request.all) and _has_lent(session)):
         return [], None
@@ -106,7 +123,7 @@ def _cancelled_before_it_began(session: Session) -> bool:
     return cancel_waiting(session)
 
 
-def _runs(session: Session, client: Client, request: Request, waiting: list[str]) -> list[dict[str, Any]]:
+def _runs(session: Session, client: Client, request: KillRequest, waiting: list[str]) -> list[dict[str, Any]]:
     """Return all runs. No coordinator is needed where only pods without a run were named.
 
     A run of that name may go on without its coordinator; the journal shows that.
@@ -128,7 +145,7 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
 
 
 def _chosen(
-    request: Request, runs: list[dict[str, Any]], waiting: list[str], session: Session
+    request: KillRequest, runs: list[dict[str, Any]], waiting: list[str], session: Session
 ) -> list[dict[str, Any]]:
     """Return the named runs. The name of waiting pods also means an active run of that name."""
     active = [run for run in runs if is_active(run)]
@@ -203,7 +220,7 @@ def command(
         raise UsageError("use only one of --force and --at-checkpoint")
     if force:
         session.warn("--force kills at once; steps since the last checkpoint are lost")
-    result = run(Request(names, all_runs, force, timeout, yes, at_checkpoint), session)
+    result = run(KillRequest(names, all_runs, force, timeout, yes, at_checkpoint), session)
     for run_document in result.already:
         session.say(f"{render.title(run_document)} had already ended: {run_document.get('phase')}")
     if as_json:

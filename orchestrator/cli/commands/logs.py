@@ -20,7 +20,7 @@ from orchestrator.cli.show import render
 from orchestrator.cli.show.log_folding import WITHIN_S, Folder, GrpcFolder
 from orchestrator.cli.show.log_lines import LogPainter, Stamps
 from orchestrator.cli.show.times import parse_since, shown
-from orchestrator.client.log_reading import Request, document, read, why_none
+from orchestrator.client.log_reading import LogRequest, document, read, why_none
 from orchestrator.client.log_selection import select
 from orchestrator.core.errors import UsageError
 from orchestrator.head.records.log_file import LogLine
@@ -95,7 +95,7 @@ def command(
     chosen = tuple(
         dict.fromkeys([*((task,) if task else ()), *(str(name_and_task(None, it)[1]) for it in tasks)])
     )
-    request = Request(
+    request = LogRequest(
         name,
         chosen,
         follow,
@@ -114,7 +114,7 @@ def command(
 
 
 def _put(
-    request: Request,
+    request: LogRequest,
     session: Session,
     stamps: Stamps | None,
     *,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.head.hosts.recovery import Remembered, Search
     from orchestrator.head.journal.states import Unreadable
 
-_FAREWELL_S = 10.0
+_AGENTS_END_S = 10.0
 """How long the agents of a killed coordinator may take to end. Until then its runs seem to be driven."""
 
 _POLL_AGAIN_S = 1.0
@@ -38,11 +38,11 @@ def query_hosts(
     from orchestrator.head.records import plan_copies
 
     plans = plans_of(files)
-    trusted = Trusted(tuple(plan for plan, _ in plans), plan_copies.of_lost(session.paths))
+    trusted = Trusted(tuple(plan for plan, _ in plans), plan_copies.recoverable_plans(session.paths))
     if not trusted.plans:
         raise UsageError("no hosts to query", hint="name a cluster spec: `orch recover --hosts cluster.yaml`")
     ask = asker(session)
-    give_up_at = session.now() + _FAREWELL_S
+    give_up_at = session.now() + _AGENTS_END_S
     while True:
         result = search(ask, trusted, timeout_s=TIMEOUT_S, at=time.monotonic())
         if not any(entry.watched_on for entry in result.runs.values()) or session.now() >= give_up_at:
@@ -64,7 +64,7 @@ class Loss:
 
 def check_lost(session: Session) -> Loss:
     """Return what is lost of the journal. Raises Refused if nothing is."""
-    from orchestrator.head.journal.reading import peek
+    from orchestrator.head.journal.reading import read_runs
 
     try:
         client = session.client()
@@ -77,7 +77,7 @@ def check_lost(session: Session) -> Loss:
             hint="`orch status` shows its runs; `orch coordinator stop` stops it (the tasks keep running)",
         )
     try:
-        contents = peek(session.paths.journal)
+        contents = read_runs(session.paths.journal)
     except JournalError as e:
         return Loss(trouble=e.message)
     known = {entry.run.run_id: entry.run.phase.value for entry in contents.kept}
@@ -128,7 +128,7 @@ def rebuild(
             known = {entry.run.run_id for entry in journal.contents().kept}
             known |= {entry.run_id for entry in journal.contents().unreadable}
             for run_id in (
-                plan_copies.of_runs(session.paths).keys() | plan_copies.marked(session.paths)
+                plan_copies.plans_of_runs(session.paths).keys() | plan_copies.marked(session.paths)
             ) - known:
                 plan_copies.set_aside(session.paths, run_id)
         finally:

@@ -93,7 +93,7 @@ def _row(row: Listed, heads: dict[str, str]) -> dict[str, str]:
     figures = {head: f"{row.metrics[name]:.4g}" for name, head in heads.items() if name in row.metrics}
     return {
         "RUN": row.run_id,
-        "BEGAN": times.of_event(row.created),
+        "BEGAN": times.event_time(row.created),
         "PHASE": row.phase,
         "STEP": "-" if row.step is None else str(row.step),
         "RESTARTS": str(row.restarts),

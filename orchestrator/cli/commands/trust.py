@@ -41,7 +41,7 @@ class Scanner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TrustRequest:
     """The user's options. `yes`: do not ask. `replace`: accept changed keys too."""
 
     yes: bool = False
@@ -249,11 +249,11 @@ def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool
 
     session.paths.ensure()
     transport = SshTransport(Path(session.paths.known_hosts))
-    return trust(session, transport, hosts, Request(yes, replace), as_json=as_json)
+    return trust(session, transport, hosts, TrustRequest(yes, replace), as_json=as_json)
 
 
 def trust(
-    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: Request, *, as_json: bool
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: TrustRequest, *, as_json: bool
 ) -> int:
     """Scan, ask and add.
 
@@ -291,7 +291,7 @@ def trust(
 
 
 def trust_rounds(
-    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: Request, *, quiet: bool
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: TrustRequest, *, quiet: bool
 ) -> tuple[list[Scanned], int]:
     """Scan, ask and add. Repeat it once with a bastion: hosts behind it answer only after the bastion is trusted."""
     added = 0

@@ -31,7 +31,7 @@ Until = Literal["running", "end", "follow", "accepted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class UpRequest:
     """The file, and the options of the command."""
 
     file: str
@@ -51,7 +51,7 @@ class Request:
     """With `follow`: only log lines of this level or above."""
 
 
-def submit(request: Request, session: Session, client: Client) -> Submitted:
+def submit(request: UpRequest, session: Session, client: Client) -> Submitted:
     """Submit the plan of the file. --take-over first ends conflicting runs of other head nodes."""
     if request.engine is not None:
         from orchestrator.spec.plan import load_environment
@@ -68,7 +68,7 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
         session.say(
             f"job {job.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
         )
-        on_slurm.of_run(session, job.name)
+        on_slurm.run_environment(session, job.name)
         if request.until == "accepted":
             return Submitted(f"job {job.id}", job.name, created)
         on_slurm.wait_for_nodes(job, session)
@@ -80,7 +80,7 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
 
 
 def _submit_here(
-    request: Request,
+    request: UpRequest,
     session: Session,
     client: Client,
     place: Place | None = None,
@@ -116,7 +116,7 @@ def _submit_here(
     )
 
 
-def _submit_to_pods(request: Request, session: Session, client: Client) -> Submitted:
+def _submit_to_pods(request: UpRequest, session: Session, client: Client) -> Submitted:
     """Create the pods, wait for them, and submit the run with them as its hosts."""
     from orchestrator.client import on_kubernetes
     from orchestrator.client.submit import snapshot
@@ -164,7 +164,7 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     return submitted
 
 
-def run(request: Request, session: Session) -> dict[str, Any]:
+def run(request: UpRequest, session: Session) -> dict[str, Any]:
     """Submit and wait. Return the run's last status with `created`; for `accepted` only its ids."""
     submitted = submit(request, session, session.client())
     client = session.client()  # that of the job, where there is one
@@ -205,7 +205,9 @@ def run(request: Request, session: Session) -> dict[str, Any]:
         raise
 
 
-def _wait(request: Request, session: Session, client: Client, document: dict[str, Any]) -> Mapping[str, Any]:
+def _wait(
+    request: UpRequest, session: Session, client: Client, document: dict[str, Any]
+) -> Mapping[str, Any]:
     if request.until == "follow":
         from orchestrator.cli.following import follow
 
@@ -369,7 +371,7 @@ def command(
     until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
     if (restart or queue) and engine is not None:
         raise UsageError("--restart and --queue are for runs on the hosts of the file")
-    request = Request(
+    request = UpRequest(
         file,
         until,
         again,

@@ -10,7 +10,7 @@ from orchestrator.cli.show.paragraphs import folded, indent, labelled
 from orchestrator.cli.show.phase_colours import phase
 from orchestrator.cli.show.task_table import ended_tasks, or_dash, task_table
 from orchestrator.cli.show.terminal import fold, printable
-from orchestrator.cli.show.times import of_event, shown
+from orchestrator.cli.show.times import event_time, shown
 from orchestrator.cli.show.troubles import trouble_lines
 from orchestrator.client.choice import is_active
 from orchestrator.client.run_facts import metrics, position
@@ -223,7 +223,7 @@ def progress(run: Document) -> str:
 
 def event(event: Document, paint: Paint, *, utc: bool = False) -> str:
     """Return one event: `2026-11-20 13:00:03 CET  died  worker:1 on gpu-b …`. Times are local, or UTC."""
-    time = of_event(event.get("time"), utc=utc)
+    time = event_time(event.get("time"), utc=utc)
     parts = [paint(time, "dim"), paint(str(event.get("kind")), "cyan"), str(event.get("message") or "")]
     return "  ".join(filter(None, parts))
 

@@ -21,7 +21,7 @@ def shown(unix: float, *, utc: bool = False, milliseconds: bool = False) -> str:
     return f"{text}{fraction} {at.tzname()}"
 
 
-def of_event(time: object, *, utc: bool = False) -> str:
+def event_time(time: object, *, utc: bool = False) -> str:
     """Return the time of an event, which the journal has in UTC, as `shown` does; empty if it is no time."""
     try:
         at = datetime.fromisoformat(str(time))

@@ -146,7 +146,7 @@ def _cells(task: Document, host: Document) -> dict[str, Text]:
 
 def event(document: Document, *, utc: bool = False) -> Text:
     """Return one event in one line: `03:12:44 CET failed  worker:3 …`, in local time or UTC."""
-    time = times.of_event(document.get("time"), utc=utc)[11:]
+    time = times.event_time(document.get("time"), utc=utc)[11:]
     return Text.assemble(
         (time, "dim"), " ", (str(document.get("kind")), "cyan"), "  ", safe(document.get("message") or "")
     )

@@ -127,7 +127,7 @@ def nonfinite(run: Run) -> str:
 def first_cause(run: Run) -> FirstCause | None:
     """Return why this generation ended; None if no task ended badly by itself."""
     task = first_of(run.tasks)
-    own = of_task(run, task) if task is not None else None
+    own = first_cause_of(run, task) if task is not None else None
     if task is None or own is None:
         return own
     found = behind(run, task, own.sentence)
@@ -146,7 +146,7 @@ def behind(run: Run, follower: Task, ending: str) -> FirstCause | None:
     away = cut_off_from(run, follower.exit.at, suspects)
     if away is not None:
         sentence = f"{away.name} was cut off: {_silence_of(away)}; {ending}"
-        means, advice = matching.of_class(Cause.NETWORK, host=away.name)
+        means, advice = matching.explanation(Cause.NETWORK, host=away.name)
         return FirstCause(
             None, run.generation, Cause.NETWORK, sentence, host=away.name, means=means, advice=advice
         )
@@ -247,7 +247,7 @@ def end_of(run: Run, task: Task, ended: Exit) -> str:
     return f"{task.id} on {task.host} {how(ended, in_pod=run.plan.host(task.host).is_pod)}"
 
 
-def of_task(run: Run, task: Task) -> FirstCause | None:
+def first_cause_of(run: Run, task: Task) -> FirstCause | None:
     """Return why this task ended, and what became of the others; None while it lives."""
     ended = task.exit
     if ended is None:
@@ -275,7 +275,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         alike=alike,
     )
     if ended.cause.row.blame is Blame.PEER:  # and nobody had gone before it
-        means, advice = matching.of_class(Cause.NETWORK, host=task.host)
+        means, advice = matching.explanation(Cause.NETWORK, host=task.host)
         cause = replace(cause, cause=Cause.NETWORK, means=means, advice=advice)
     return completed(run, cause)
 
@@ -312,11 +312,11 @@ def completed(run: Run, cause: FirstCause) -> FirstCause:
     host = first.host if first else cause.host
     others = [t for t in run.tasks if first is None or t.id != first.id]
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
-    means, advice = matching.of_class(cause.cause, host=host or "the host")
+    means, advice = matching.explanation(cause.cause, host=host or "the host")
     means, advice = cause.means or means, cause.advice or advice
     if (explained := _in_pod(run, cause.cause, host)) is not None:
         means, advice = explained
-    if first is not None and (explained := gpu_faults.of_task(run, first)) is not None:
+    if first is not None and (explained := gpu_faults.explanation(run, first)) is not None:
         means, advice = explained
     lines = cause.last_lines
     if cause.cause is Cause.RESUME_MISMATCH and first is not None and first.exit is not None:
@@ -414,7 +414,21 @@ def _common_line(ended: Exit) -> str:
     return ended.cause.value if ended.cause.row.in_other_words else without_figures(ended.last_line)
 
 
-def failure(run: Run) -> str | None:
+_MISTAKES = ("NameError:", "UnboundLocalError:", "AttributeError:", "TypeError:", "IndentationError:")
+"""Errors that say nothing of files, hosts or networks, which may be others at the next start."""
+
+
+def is_mistake(run: Run) -> bool:
+    """Return whether this generation ended by a mistake in the script's own lines, before a task made a step."""
+    first = first_of(run.tasks)
+    if first is None or first.exit is None or first.exit.cause is not Cause.SCRIPT:
+        return False
+    return first.exit.last_line.startswith(_MISTAKES) and not any(
+        task.progress.has_stepped for task in run.tasks
+    )
+
+
+def failure(run: Run) -> tuple[str, int | None] | None:
     """Return how and at which step this generation failed, if that may repeat itself; None if it need not.
 
     A run that fails again at the same step, with no newer checkpoint, will always fail there. A failure of a host
@@ -422,7 +436,7 @@ def failure(run: Run) -> str | None:
     """
     cause = run.first_cause
     if cause is not None and cause.generation == run.generation and cause.cause is Cause.NOT_CONNECTED:
-        return str(cause.cause.value)
+        return cause.cause.value, None
     first = first_of(run.tasks)
     if first is None or first.exit is None or not first.exit.cause.row.repeats:
         return None
@@ -430,5 +444,4 @@ def failure(run: Run) -> str | None:
     met_all = len(_alike(run, first)) + 1 == len(run.tasks)
     if not line or (first.exit.cause.row.blame is Blame.HOST and not met_all):
         return None
-    step = first.progress.global_step
-    return line if step is None else f"{line} at step {step}"
+    return line, first.progress.global_step

@@ -80,7 +80,7 @@ def heard(turn: Turn, host: Host, reported: Sequence[tuple[int, int | None]]) ->
             turn.note(kind, sentence(host.name, fault), None, **data)
 
 
-def of_task(run: Run, task: Task) -> tuple[str, str] | None:
+def explanation(run: Run, task: Task) -> tuple[str, str] | None:
     """Return what a fault of a GPU of this task means for its end, and the way out; None if there is none."""
     ended = task.exit
     if ended is None or ended.cause.row.blame in (Blame.NOBODY, Blame.PEER):

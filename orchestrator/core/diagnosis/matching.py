@@ -99,7 +99,7 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
         return _filled(*_ENDED_ITSELF, facts)
     if ended.cause is Cause.CRASH and ended.signal in _OF_SIGNALS:
         return _filled(*_OF_SIGNALS[ended.signal], facts)
-    return of_class(ended.cause, **facts)
+    return explanation(ended.cause, **facts)
 
 
 def why_not_resumed(ended: Exit) -> tuple[str, str] | None:
@@ -109,7 +109,7 @@ def why_not_resumed(ended: Exit) -> tuple[str, str] | None:
     return _filled(match[0].means, match[0].advice, match[1]) if match is not None else None
 
 
-def of_class(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:
+def explanation(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:
     """Return what a cause always means and what a person can do about it."""
     return _filled(cause.row.means, cause.row.advice, {"host": host, "python": python})
 

@@ -102,6 +102,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "directory, and `orch checkpoints` which one was taken",
         kind="began-apart",
     ),
+    Signature(
+        Cause.UNSUPPORTED,
+        (),
+        "the script's model was changed since the checkpoint was saved; another start would fail in the same way",
+        "give the model its old shapes, or begin from scratch with `orch up --again`, which keeps the checkpoint",
+        kind="other-shapes",
+    ),
     # Before the rows of followers: each worker prints these within "Collective ops is aborted by".
     Signature(
         Cause.DIFFERENT,

@@ -78,7 +78,8 @@ def _rescue(plan: Plan) -> dict[str, bool]:
 def strategy_options(row: Strategy) -> dict[str, Any]:
     """Return the part of ORCH_RUNTIME that is the same in all runs of a strategy."""
     options = {"module": row.runtime_module, "tf_class": row.tf_class, "served": sorted(row.served)}
-    return {"strategy": row.name, **{name: value for name, value in options.items() if value}}
+    given = {name: value for name, value in options.items() if value}
+    return {"strategy": row.name, "packages": list(row.packages), **given}
 
 
 def ports_needed(plan: Plan) -> int:

@@ -129,11 +129,14 @@ def _lost(steps: int) -> str:
 
 
 def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str | None, does: str) -> None:
-    """Note which checkpoints are torn and which one is used instead, in one event: events are read one by one."""
+    """Note which checkpoints are not used and which one is instead, in one event: events are read one by one."""
     instead = f"; {taken} {does}" if taken else ""
     for path, why in rejected:
         turn.note(
-            NoteKind.CHECKPOINT_REJECTED, f"{path} is damaged: {why}{instead}", path=path, taken=taken or None
+            NoteKind.CHECKPOINT_REJECTED,
+            f"{path} is not used: {why}{instead}",
+            path=path,
+            taken=taken or None,
         )
 
 
@@ -218,7 +221,7 @@ def _prove(turn: Turn, _moment: Proves) -> float:
         return 0.0
     turn.set_phase(final_verification_asked_at=turn.at)
     if checkpoint_dir.hangs(run):
-        without_answer(turn)
+        end_unanswered(turn)
         return 0.0
     turn.do(_order(run))
     # Whoever kills a run wants it to end soon
@@ -262,7 +265,7 @@ def _found_nothing(turn: Turn, generation: int) -> None:
     turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
 
 
-def without_answer(turn: Turn) -> None:
+def end_unanswered(turn: Turn) -> None:
     """End the final verification without an answer: it failed, or took too long."""
     if asked_at(turn.run) is None:
         return
@@ -293,12 +296,12 @@ def _order_failed(turn: Turn, event: ev.OrderFailed) -> None:
         return
     if turn.run.phase is Phase.RUNNING:
         turn.set_phase(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
-    without_answer(turn)
+    end_unanswered(turn)
 
 
 def _kill_requested(turn: Turn, event: ev.KillRequested) -> None:
     if event.force or turn.run.intent in (Intent.SUCCEED, Intent.FAIL):
-        without_answer(turn)
+        end_unanswered(turn)
 
 
 def _advance(turn: Turn) -> None:
@@ -334,7 +337,7 @@ CONCERN = Concern(
         ev.OrderFailed: _order_failed,
         ev.KillRequested: _kill_requested,
         Proves: _prove,
-        Ends: lambda turn, _: without_answer(turn),
+        Ends: lambda turn, _: end_unanswered(turn),
     },
     advance={Phase.RUNNING: _advance},
     repeats=_repeats,

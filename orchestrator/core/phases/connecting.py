@@ -107,7 +107,7 @@ def _advance(turn: Turn) -> None:
     stop_for(turn, first)
 
 
-def sentence(run: Run, now: Instant) -> str:
+def _waits(run: Run, now: Instant) -> str:
     """Return a sentence on who waits for whom before the first step; empty if nobody does."""
     due, unreached, waiting = due_at(run), _kept_apart(run), waiting_tasks(run)
     if not waiting and not unreached:
@@ -175,4 +175,6 @@ def _is_coming(run: Run, task: Task) -> bool:
     return not is_served(run, task) and not task.progress.has_stepped and task.progress.stage in _ON_ITS_WAY
 
 
-CONCERN = Concern("connecting", advance={Phase.RUNNING: _advance}, due=lambda run: [due_at(run)])
+CONCERN = Concern(
+    "connecting", advance={Phase.RUNNING: _advance}, due=lambda run: [due_at(run)], waits=_waits
+)

@@ -229,6 +229,8 @@ def _is_there_after_all(turn: Turn, task: Task) -> Task:
 def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
     """Record the generation's first step, and when the run last got further than ever before."""
     now = task.progress.global_step
+    if task.progress.passing not in (None, before.progress.passing) and not is_individual(turn.run, task):
+        turn.forgive_standstill()  # batches that are passed over are progress before the first step
     if now is None:
         # Warn once where the chief seems to have trained for long and has never reported its step
         run = turn.run

@@ -115,7 +115,9 @@ def _restart(turn: Turn, task: Task) -> None:
     if waits_to_leave(turn.run, fresh):
         state = run.host(task.host).state.value
         done = f"not restarted on {task.host}, which is {state}: it waits until the gang moves"
-    first_cause = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
+    first_cause = (
+        cause.completed(run, task.ending) if task.ending is not None else cause.first_cause_of(run, task)
+    )
     turn.note(
         NoteKind.RESTART_INDIVIDUALLY,
         f"{task.id} is {done}: {sentence}",

@@ -14,9 +14,10 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.gang import gang
-from orchestrator.core.moments import Resumed, Stepped
+from orchestrator.core.moments import FailsAgain, Resumed, Stepped
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import say_resumed, stop_for
+from orchestrator.core.saving import Restored
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task
@@ -26,6 +27,8 @@ from orchestrator.core.words import counted
 
 UNRESTORABLE_MAX = 16
 """How many files that could not be restored are remembered."""
+
+FAILED_TWICE = "two generations ended as they restored it, before a step"
 
 _STRIDES = 5
 """Where the first step is told by the distance of two reports, so many of them are taken for an accident."""
@@ -75,7 +78,7 @@ def _resumed(turn: Turn, moment: Resumed) -> None:
         return
     known = [(each.file, each.saved_time, each.bytes) for each in turn.run.unrestorable]
     if told.why and (told.file, told.saved_time, told.bytes) not in known:
-        turn.set(unrestorable=(*turn.run.unrestorable[-UNRESTORABLE_MAX + 1 :], told))
+        _pass_over(turn, told)
         turn.note(
             NoteKind.NOT_RESTORED,
             f"{task.id} could not restore {told.file}: {told.why}; this run does not use it again",
@@ -94,6 +97,35 @@ def _resumed(turn: Turn, moment: Resumed) -> None:
             path=told.file,
             global_step=told.step,
         )
+
+
+def _fails_again(turn: Turn, _moment: FailsAgain) -> str | None:
+    """Set the file aside with which a script's own restore has failed twice, once: the script's model may have changed.
+
+    Where the older one fails too, say that neither fits.
+    """
+    run, seed, found = turn.run, turn.run.seed, turn.run.first_cause
+    has_stepped = any(task.progress.global_step is not None for task in gang(run))
+    if seed is None or found is None or found.cause is not Cause.CHECKPOINT or has_stepped:
+        return None
+    given = seed.global_step or 0
+    for each in run.unrestorable:
+        if each.why == FAILED_TWICE and (each.step or 0) > given:
+            return f"neither the checkpoint of step {each.step} nor that of step {given} fits: has the model changed?"
+    if seed.replaceable is None:
+        return None
+    _pass_over(turn, replace(seed.replaceable, why=FAILED_TWICE))
+    turn.set(budget=replace(run.budget, failure=None))
+    turn.note(
+        NoteKind.NOT_RESTORED,
+        f"{FAILED_TWICE}: {seed.replaceable.file} (step {given}); the one before it is tried once",
+        path=seed.replaceable.file,
+    )
+    return None
+
+
+def _pass_over(turn: Turn, told: Restored) -> None:
+    turn.set(unrestorable=(*turn.run.unrestorable[-UNRESTORABLE_MAX + 1 :], told))
 
 
 def why_refused(run: Run) -> str | None:
@@ -157,11 +189,19 @@ def _resumed_wrongly(turn: Turn) -> bool:
     """End a run just begun whose script can restore and restored nothing of its checkpoint; later, warn of it."""
     run = turn.run
     chief = run.task(run.chief)
-    given = run.seed.global_step if run.seed else None
+    given, began = run.seed.global_step if run.seed else None, chief.progress.began_step
     if given is None or chief.first_step is None or chief.first_step >= given:
         return False
-    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked.
-    if run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
+    if began is None and chief.first_step > 1:
+        return False  # the next report tells whether it has begun at 0
+    # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked: not
+    # where it has restored an older one, since what it does not pick up need not be lost by it.
+    if (
+        began
+        or run.budget.restarts
+        or run.plan.no_restore
+        or (run.seed is not None and not run.seed.verified)
+    ):
         _warn_of_mismatch(turn, given, chief.first_step)
         return False
     sentence = (
@@ -222,6 +262,6 @@ def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
 
 CONCERN = Concern(
     "what the script resumed from",
-    on={Resumed: _resumed, Stepped: _stepped},
+    on={Resumed: _resumed, Stepped: _stepped, FailsAgain: _fails_again},
     advance={Phase.RUNNING: _advance},
 )

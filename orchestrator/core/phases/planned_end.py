@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
-from orchestrator.core.events import KillRequested, Submitted, TurnCame, WayAsked
+from orchestrator.core.events import Admitted, KillRequested, PreemptionRequested, Submitted
 from orchestrator.core.gang import may_stop_at_next_step, next_save
 from orchestrator.core.hosts import host_state
 from orchestrator.core.hosts.checkpoint_dir import verify_soon
@@ -35,7 +35,7 @@ ASKED_S = 600.0
 _ENDS = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING, Phase.BACKOFF)
 
 
-def _begin(turn: Turn, _event: Submitted | TurnCame) -> None:
+def _begin(turn: Turn, _event: Submitted | Admitted) -> None:
     """Set the limit of a run that begins."""
     limit_s = turn.run.plan.time_limit_s
     if limit_s is None or turn.run.phase is Phase.QUEUED:
@@ -58,7 +58,7 @@ def _ask(turn: Turn) -> None:
     verify_soon(turn)
 
 
-def _make_way(turn: Turn, event: WayAsked) -> None:
+def _make_way(turn: Turn, event: PreemptionRequested) -> None:
     """Let the run end at its next checkpoint and return to the queue, unless it ends anyway."""
     by, run, planned = event.by, turn.run, turn.run.planned_end
     if planned is not None and planned.wanted_at is None:
@@ -154,7 +154,13 @@ def _kill(turn: Turn, event: KillRequested) -> None:
 
 CONCERN = Concern(
     "planned end",
-    on={Submitted: _begin, TurnCame: _begin, KillRequested: _kill, WayAsked: _make_way, MayStop: _may_stop},
+    on={
+        Submitted: _begin,
+        Admitted: _begin,
+        KillRequested: _kill,
+        PreemptionRequested: _make_way,
+        MayStop: _may_stop,
+    },
     watch=_watch,
     due=_due,
     says=_says,

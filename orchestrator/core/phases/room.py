@@ -85,8 +85,11 @@ def _free(free: int | None) -> str:
     return f"{size(free)} free" if free is not None else "what is free is not known"
 
 
-def sentence(run: Run, waiting: Backoff, now: Instant) -> str:
+def _waits(run: Run, now: Instant) -> str:
     """Return a sentence on the wait: how much is free and needed, and what ends it."""
+    waiting = run.phase_state
+    if not isinstance(waiting, Backoff) or not waiting.full_host:
+        return "waiting to see whether the checkpoint directory has room" if known_at(run) is not None else ""
     host = run.host(waiting.full_host)
     free, needed = _free_bytes(host), waiting.needed_bytes
     since_at = min(run.since_at, host.dir_low_at if host.dir_low_at is not None else run.since_at)
@@ -153,5 +156,9 @@ def _due(run: Run) -> Iterable[Deadline | None]:
 
 
 CONCERN = Concern(
-    "room for checkpoints", on={Restarts: _restarts}, advance={Phase.BACKOFF: _advance}, due=_due
+    "room for checkpoints",
+    on={Restarts: _restarts},
+    advance={Phase.BACKOFF: _advance},
+    due=_due,
+    waits=_waits,
 )

@@ -12,7 +12,7 @@ from orchestrator.core.events import HostSwept
 from orchestrator.core.gang import gang, handed_over, kept_step, measured
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
-from orchestrator.core.moments import Ends, HandedOver, Proves, Restarts
+from orchestrator.core.moments import Ends, FailsAgain, HandedOver, Proves, Restarts
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart, stopping
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, ends_saved, say_done, to_prove
@@ -107,19 +107,23 @@ def _restart_or_give_up(turn: Turn) -> None:
     if turn.tell(Restarts(blamed, progressed)):
         return
     host_state.charge(turn, progressed=progressed)
+    failure = cause.failure(run) if blamed.row.repeats else None
+    again = turn.tell(FailsAgain()) if failure and failure == run.budget.failure and not progressed else None
     decided = restart.verdict(
-        run.budget,
+        turn.run.budget,
         run.plan.restart,
         blamed,
         verified_step=step,
-        failure=cause.failure(run) if blamed.row.repeats else None,
+        failure=failure,
         identity=f"{run.run_id}/{run.generation}",
+        gained=_gained(run),
+        mistake=cause.is_mistake(run),
     )
     turn.set(budget=decided.budget, rescued=run.rescued + (handed_over(run) is not None))
     rescued = turn.tell(HandedOver()) or ""
     what = first_cause.sentence if first_cause else run.reason
     if isinstance(decided, restart.GiveUp):
-        given_up = f"given up: {decided.reason}"
+        given_up = f"given up: {again or decided.reason}"
         turn.set(reason=f"{what}; {given_up}", reason_rest=given_up if first_cause else None)
         turn.set_phase(intent=Intent.FAIL)
         say_done(turn, given_up)
@@ -136,6 +140,13 @@ def _restart_or_give_up(turn: Turn) -> None:
         first_cause.task if first_cause else None,
         **stopping.why(turn.run),
     )
+
+
+def _gained(run: Run) -> restart.Gained:
+    """Return what this generation has left behind."""
+    step, began = handed_over(run), (run.seed.global_step if run.seed is not None else None) or 0
+    steps = step - began if step is not None else None
+    return restart.Gained(step, steps, saved=(run.verified_step or 0) > began)
 
 
 def _blamed(run: Run) -> Cause:

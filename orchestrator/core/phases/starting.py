@@ -8,7 +8,7 @@ from orchestrator.core import conflicts
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit, FirstCause
-from orchestrator.core.events import OrderFailed, Submitted, TurnCame
+from orchestrator.core.events import Admitted, OrderFailed, Submitted
 from orchestrator.core.gang import addresses, is_individual, next_generation, release, step_max
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
 from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE, SHARE_MISSING
@@ -42,7 +42,7 @@ NO_SPACE = "no-space"
 """The code of an order that failed because a disk is full."""
 
 
-def _begin(turn: Turn, event: Submitted | TurnCame) -> None:
+def _begin(turn: Turn, event: Submitted | Admitted) -> None:
     """Begin a run, or let it wait for its turn."""
     if turn.run.phase is not Phase.QUEUED:
         _prepare(turn)
@@ -156,6 +156,15 @@ def fail_now(turn: Turn, problem: Problem) -> None:
     stopping.finish(turn, Ended(phase=Phase.FAILED), problem.message)
 
 
+def _step_max(before: Run) -> int | None:
+    """Return the highest step of ours that the seed may use; None if any may be used."""
+    reached = step_max(before) if before.generation else None
+    passed_over = before.budget.passed_over
+    if passed_over is None:
+        return reached
+    return passed_over - 1 if reached is None else min(reached, passed_over - 1)
+
+
 def begin_generation(turn: Turn, assignment: Assignment) -> None:
     """Start all tasks up to their gates, and meanwhile prepare the checkpoint that they start from.
 
@@ -176,7 +185,7 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
-        step_max=step_max(before) if before.generation else None,
+        step_max=_step_max(before),
     )
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
@@ -405,7 +414,7 @@ def _repeats(run: Run, name: str, _at: Instant) -> list[SeedCheckpoint] | list[R
 
 CONCERN = Concern(
     "the start of a generation",
-    on={Submitted: _begin, TurnCame: _begin, OrderFailed: _order_failed},
+    on={Submitted: _begin, Admitted: _begin, OrderFailed: _order_failed},
     advance={
         Phase.QUEUED: advance_queued,
         Phase.PENDING: advance_pending,

@@ -282,6 +282,9 @@ def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) ->
         ended = replace(ended, proof=turn.run.proof)
     turn.enter(ended, reason, rest=rest)
     phase, proof = ended.phase, ended.proof or {}
+    last = turn.run.first_cause
+    if phase is Phase.KILLED and last is not None and last.done and last.generation == turn.run.generation:
+        say_done(turn, "killed before it started again")
     left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]
     if left and turn.run.problem is None:
         turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))

@@ -17,4 +17,10 @@ class Budget:
     step: int | None = None
     """The verified step at the last restart; a newer one clears the counts."""
     failure: str | None = None
-    """How and at which step the last generation failed, where that would happen again (`cause.failure`)."""
+    """How the last generation failed, where that would happen again (`cause.failure`)."""
+    failed_step: int | None = None
+    """At which step it failed so; None if no step was told."""
+    handed_over: int | None = None
+    """The first step that a survivor has handed over since a generation last saved a checkpoint; None if none has."""
+    passed_over: int | None = None
+    """What was handed over is not used from this step on, since the training failed behind it in the same way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.core.saving import Restored
 from orchestrator.core.state.instants import Instant
 
 
@@ -74,3 +75,5 @@ class Seed:
     """The generations beyond `keep` that were removed for it."""
     dropped: tuple[str, ...] = ()
     """Older files that were removed, since there was no room for the next saves."""
+    replaceable: Restored | None = None
+    """The file, where one of an earlier step could be given in its place."""

@@ -118,7 +118,7 @@ class Run:
     unrestorable: tuple[Restored, ...] = ()
     """The checkpoints that tasks of this run could not restore."""
     step_max: int | None = None
-    """Which step can have been reached when this generation began; None if unknown."""
+    """The highest step whose state could be used when this generation began; None if unknown."""
     gone_back: GoneBack | None = None
     """Of `on_nonfinite: rollback`."""
     from_scratch: bool = False

@@ -66,6 +66,8 @@ class Progress:
     runtime_age_s: float | None = None
     stage: str | None = None
     stage_age_s: float = 0.0
+    passing: tuple[int, int] | None = None
+    """How many batches it has passed over, and of how many, before it trains on from within its data."""
     unreached: tuple[tuple[TaskId, str], ...] = ()
     """The peers that it does not reach before its first step, and what was found (`protocol/reports.py:Finding`)."""
     steps_total: int | None = None

@@ -1,1 +1,1 @@
-"""What the command line asks of the coordinator over its Unix socket: routes, server and client."""
+"""How one speaks to the coordinator over its Unix socket: the client, and the bound of what is sent."""

@@ -140,7 +140,7 @@ class Snapshots:
             self._build(snapshot, self.record_of(name))
         return snapshot
 
-    def of_run(self, name: str) -> Snapshot | None:
+    def snapshot_of(self, name: str) -> Snapshot | None:
         """Return the snapshot of a run; None if there is none."""
         return self._read(self.record_of(name))
 
@@ -150,7 +150,7 @@ class Snapshots:
 
     def code_of(self, name: str) -> Code | None:
         """Return the code with which a run began; None if unknown."""
-        snapshot = self.of_run(name)
+        snapshot = self.snapshot_of(name)
         return None if snapshot is None else code_in(snapshot.directory, snapshot.files)
 
     def names(self) -> list[str]:
@@ -181,7 +181,7 @@ class Snapshots:
         with contextlib.suppress(BlockingIOError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
             needed, ended = set(), {}
             for name in self.names():
-                snapshot = self.of_run(name)
+                snapshot = self.snapshot_of(name)
                 if snapshot is not None:
                     ended[snapshot.digest] = snapshot
                     needed |= {snapshot.digest} if name in active else set()

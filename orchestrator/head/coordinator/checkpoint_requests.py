@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, cast, get_args
+from typing import Any, cast, get_args
 
+from orchestrator.both.backup_file import RESCUED
 from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.events import RolledBack
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
+from orchestrator.head.links.conversation import Lends, LinkDown, NoAnswer, OrderRefused
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders.base import CheckpointsDo
 from orchestrator.protocol.orders.checkpoints import CHECKPOINTS, CheckpointsAnswer
@@ -28,16 +29,7 @@ class Unreached(HostError):
     """The connection is down, or broke before the answer arrived. The host may have carried out the request."""
 
 
-class Leases(Protocol):
-    """Lends a link to a host for the time of a call, also for an ended run."""
-
-    def __call__(
-        self, run: Run, name: str, use: Callable[[Asks], Answer[CheckpointsAnswer]]
-    ) -> Answer[CheckpointsAnswer]:
-        """Return what `use` returned. Raises LinkDown if the host cannot be reached."""
-
-
-def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], Run]) -> dict[str, Any]:
+def ask(run: Run, verb: str, what: str | None, lease: Lends, now: Callable[[], Run]) -> dict[str, Any]:
     """Return the answer of the chief's host. It blocks while the host reads the checkpoints.
 
     `now` returns the current state of the run, which may end or restart meanwhile.
@@ -48,12 +40,18 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], 
     if "checkpoints" in document:
         list_again, after = cache(lambda: _listed_again(run, host, lease)), now()
         judged = [_judged(entry, after, list_again) for entry in document["checkpoints"]]
-        document["checkpoints"] = [entry for entry in judged if entry is not None]
+        # What a later run of the name has saved since is not this one's
+        last = after.generation_last if after.phase.is_terminal and after.generation_last else None
+        document["checkpoints"] = [
+            {**entry, "by": _by(entry, after)}
+            for entry in judged
+            if entry is not None and (last is None or (entry["generation"] or 0) <= last)
+        ]
         document["newest"] = _newest(document["checkpoints"])
     return document
 
 
-def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
+def go_back(run: Run, before_step: int, lease: Lends) -> dict[str, Any]:
     """Roll back to the newest intact checkpoint before a step. Raises OrchestratorError if there is none."""
     listed = ask(run, "list", None, lease, lambda: run)
     older = [
@@ -75,7 +73,7 @@ def go_back(run: Run, before_step: int, lease: Leases) -> dict[str, Any]:
     raise OrchestratorError(problem)
 
 
-def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> CheckpointsAnswer:
+def _answer(run: Run, host: str, verb: str, what: str | None, lease: Lends) -> CheckpointsAnswer:
     checkpoint = run.plan.checkpoint
     if checkpoint is None:
         raise UsageError(
@@ -84,7 +82,7 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
         )
     order = CHECKPOINTS(
         {
-            **orders.of_run(run),
+            **orders.run_fields(run),
             "do": cast("CheckpointsDo", verb),
             "dir": checkpoint.dir,
             "python": run.python(host),
@@ -113,7 +111,7 @@ def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> 
     return answer
 
 
-def _listed_again(run: Run, host: str, lease: Leases) -> _ByName:
+def _listed_again(run: Run, host: str, lease: Lends) -> _ByName:
     """List all checkpoints again without reading them. Return them by name."""
     answer = _answer(run, host, "list", None, lease)
     return {entry["name"]: dict(entry) for entry in answer["checkpoints"]}
@@ -132,6 +130,18 @@ def _judged(checkpoint: dict[str, Any], run: Run, list_again: Callable[[], _ByNa
     since = list_again().get(checkpoint["name"])
     # A checkpoint that was completed since then has not been read, so it counts as being written.
     return None if since is None else {**since, "writing": since["whole"] is None}
+
+
+def _by(checkpoint: dict[str, Any], run: Run) -> Any:
+    """Return who has saved a checkpoint: of what a survivor has handed over, the survivor."""
+    handed_over = next((p for p in str(checkpoint["path"]).split("/") if p.startswith(RESCUED)), None)
+    if handed_over is None or not checkpoint["by"]:
+        return checkpoint["by"]
+    kind, index, *_ = [*handed_over.removeprefix(RESCUED).split("-"), ""]
+    host = next(
+        (task.host for task in run.tasks if str(task.id) == f"{kind}:{index}"), "a host that has left"
+    )
+    return {**checkpoint["by"], "task": f"{kind}:{index}", "host": host}
 
 
 def _newest(checkpoints: list[dict[str, Any]]) -> str | None:

@@ -64,7 +64,7 @@ from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.head.transfer import outputs, tensorboard
 from orchestrator.head.transfer.logcopy import LogCopier
-from orchestrator.head.transfer.outputs import Output, Part
+from orchestrator.head.transfer.outputs import FetchedPart, Output
 from orchestrator.reporting import describe
 from orchestrator.reporting.queue_document import add_turns, queue_document
 
@@ -128,6 +128,7 @@ class Coordinator:
             state_dir=paths.state_dir,
             leaving=self._left_files.end,
             is_known=self._is_known,
+            measured=self._historian.heard,
         )
 
     def take_up(self) -> None:
@@ -138,7 +139,7 @@ class Coordinator:
         self._set_aside = contents.set_aside
         self._unreadable = frozenset(entry.run_id for entry in contents.unreadable)
         known = {entry.run.run_id for entry in self.journal.contents().kept} | self._unreadable
-        lost = sorted(plan_copies.of_runs(self.paths).keys() - known)
+        lost = sorted(plan_copies.plans_of_runs(self.paths).keys() - known)
         if lost:
             raise damaged(
                 self.paths.journal, f"it does not have {', '.join(lost)}, which was begun on this head node"
@@ -153,7 +154,9 @@ class Coordinator:
         # removal is retried, since other runs may have begun by then.
         for file in self._secrets.files_of_others(going_on):
             self._effects.post(f"remove {file}", "", partial(self._secrets.remove_file, file))
-        ended = (plan_copies.of_runs(self.paths).keys() | plan_copies.marked(self.paths)) & self._known()
+        ended = (
+            plan_copies.plans_of_runs(self.paths).keys() | plan_copies.marked(self.paths)
+        ) & self._known()
         for run_id in ended - set(going_on):
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         self._effects.post("remove code that no run needs", "", self._tidy_code)
@@ -233,7 +236,7 @@ class Coordinator:
             runs,
             now=time.monotonic(),
             halted=self.loop.halted,
-            times=self._accounts.of_each([run.run_id for run in runs]),
+            times=self._accounts.accounts_of([run.run_id for run in runs]),
         )
         if any(run.phase is Phase.QUEUED for run in runs):
             add_turns(document["runs"], self.queue())
@@ -496,13 +499,19 @@ class Coordinator:
         """List the files in the tasks' working directories that match the patterns."""
         return outputs.listed(self.look(name), self._executor.lease, patterns, task)
 
-    def output(self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
+    def saved(self, name: str, generation: int, path: str) -> dict[str, Any]:
+        """List the files of a checkpoint of the run."""
+        return outputs.saved(self.look(name), self._executor.lease, generation, path)
+
+    def output(
+        self, name: str, wanted: Output, directory: str, *, sha256: str | None, replace: bool
+    ) -> FetchedPart:
         """Fetch a file that `outputs` listed, or a part of it, to its place below a directory."""
         run = self.look(name)
         if all(host.name != wanted.host for host in run.plan.hosts):
             raise UsageError(f"{run.run_id} has no host {wanted.host!r}")
 
-        def bring(link: Asks) -> Part:
+        def bring(link: Asks) -> FetchedPart:
             return outputs.bring(link, run, wanted, directory, sha256=sha256, replace=replace)
 
         with self._fetching[run.run_id], outputs.explained(wanted, directory):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -63,6 +63,7 @@ from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import Seeded, Verified
 from orchestrator.protocol.orders.tasks import STACKS, Swept
 from orchestrator.protocol.reports import Report
+from orchestrator.protocol.reports import Task as ReportedTask
 
 log = logging.getLogger(__name__)
 
@@ -113,10 +114,11 @@ class Executor:
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
         is_known: Callable[[str], bool],
+        measured: Callable[[str, Sequence[ReportedTask]], None] = lambda _run_id, _tasks: None,
     ) -> None:
-        """`is_known` returns whether this head node knows a run id."""
+        """`is_known` returns whether this head node knows a run id; `measured` takes the tasks of every report."""
         self._snapshots = Snapshots(state_dir)
-        self._is_known = is_known
+        self._is_known, self._measured = is_known, measured
         self._leaving = leaving
         self._logs = logs
         self._secrets = secrets
@@ -201,6 +203,7 @@ class Executor:
             ahead_s=self._logs.clock(run_id, host).ahead_s,
             known=opened.tasks,
         )
+        self._measured(run_id, report["runs"].get(run_id, ()))
         self._post(run_id, event)
         self._logs.reported(link, run_id, opened.epoch, event)
 
@@ -406,7 +409,7 @@ class Executor:
         try:
             if link is None:
                 raise LinkDown(f"{task.host} is not connected")
-            order = STACKS({**orders.of_run(run), "generation": task.generation, "task": str(task.id)})
+            order = STACKS({**orders.run_fields(run), "generation": task.generation, "task": str(task.id)})
             return link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok["stacks"]
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"

@@ -33,14 +33,14 @@ from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import Decision, Weight
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import (
+    Admitted,
     EpochBegan,
     Event,
     HostReported,
     KillRequested,
+    PreemptionRequested,
     Submitted,
     Ticked,
-    TurnCame,
-    WayAsked,
 )
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
@@ -260,9 +260,9 @@ class Loop:
         for turn in places:
             if turn.has_come:
                 rank = queue_rank(known[turn.ask.run_id], now)
-                self._try([(turn.ask.run_id, TurnCame(at=now, rank=rank))])
+                self._try([(turn.ask.run_id, Admitted(at=now, rank=rank))])
         for run_id, by in ways(places, known, now).items():
-            self._try([(run_id, WayAsked(at=now, by=by))])
+            self._try([(run_id, PreemptionRequested(at=now, by=by))])
 
     def _excuse_absence(self) -> None:
         """Read the instant of this turn, and excuse the time in which this process did not run.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator import __version__
-from orchestrator.head.api import server as api_server
+from orchestrator.head.coordinator import server as api_server
 from orchestrator.head.coordinator.coordinator import Coordinator
 from orchestrator.head.coordinator.succession import take_lock, take_over
 from orchestrator.head.hosts.lent_hosts import LentHosts

@@ -197,7 +197,11 @@ def why_document(
     """
     newest = first_cause(run)
     failed = [c for c in (*ended, *([newest] if newest else ())) if c.get("cause") not in _PLANNED]
-    latest = {(c["generation"], c["task"]): c for c in failed}
+    latest = dict[tuple[Any, Any], dict[str, Any]]()
+    for c in failed:
+        key = c["generation"], c["task"]
+        known = latest.get(key, {}).get("ended_time")
+        latest[key] = {**c, "ended_time": known} if known and not c.get("ended_time") else c
     return {
         "schema": SCHEMA,
         **_headline(run, now, halted),

@@ -1,5 +1,7 @@
 """Writes the history of the runs, in a thread of its own that samples their state once a second.
 
+Every value of a chief's metrics comes past the state: nothing is decided by it, so the journal need not have it.
+
 It only reads the state and posts no events, so a disk that hangs or is full holds up this thread alone.
 """
 
@@ -8,16 +10,19 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator.both import stretches
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task
 from orchestrator.head.effects.lookout import Lookout
 from orchestrator.head.records import history
 from orchestrator.head.records.history import FILE, History
-from orchestrator.protocol import measures
+from orchestrator.protocol import measures, reports
+from orchestrator.protocol.limits import STEP_MAX
 from orchestrator.protocol.measures import Measure
+from orchestrator.protocol.reports import Trail
 from orchestrator.reporting.goodput import Moved
 
 EVERY_S = 1.0
@@ -25,6 +30,7 @@ TASKS_EVERY_S = 10.0
 FLUSH_EVERY_S = 5.0
 
 _ENDED_MAX = 1000
+_HEARD_MAX = 10_000
 
 _COARSE = tuple(tier for tier in history.TIERS if tier >= TASKS_EVERY_S)
 """The tiers for measurements of all tasks and hosts, coarse because there may be hundreds of them."""
@@ -39,6 +45,8 @@ class _Seen:
         self.position: tuple[int, int] | None = None
         self.measured: dict[str, tuple[int, int]] = {}
         """By metric: the generation and the step of the value that was added last."""
+        self.followed: set[tuple[int, str]] = set()
+        """The metrics, by generation, of which all values are told; shims of the version before tell the newest."""
         self.begun: dict[int, tuple[float, int]] = {}
         self.tasks_at = 0.0
         self.flushed_at = 0.0
@@ -58,6 +66,8 @@ class Historian:
         self._runs, self._run_dir, self._now, self._clock = runs, run_dir, now, clock
         self._seen: dict[str, _Seen] = {}
         self._ended: deque[Run] = deque(maxlen=_ENDED_MAX)
+        self._heard: dict[tuple[str, str, int], tuple[float, Mapping[str, Trail]]] = {}
+        """By run, task and generation: the newest trails that were heard of, and when. Links add to it."""
         self._lookout = Lookout(
             lambda: self.sample(ending=self._lookout.is_ending),
             EVERY_S,
@@ -72,6 +82,12 @@ class Historian:
     def close(self) -> None:
         """Write what is left, and end. A disk that hangs is not waited for."""
         self._lookout.close(wait_s=2)
+
+    def heard(self, run_id: str, tasks: Sequence[reports.Task]) -> None:
+        """Keep what the tasks of a report say of all their values, for the next sample. It does not block."""
+        for task in tasks:
+            if (trails := task.get("stretches")) and len(self._heard) < _HEARD_MAX:
+                self._heard[run_id, task["task"], task["generation"]] = self._clock(), trails
 
     def ended(self, run: Run) -> None:
         """Keep the last state of a generation that ends: it is gone by the next sample. It does not block."""
@@ -90,6 +106,7 @@ class Historian:
             if run_id not in self._seen:
                 self._seen[run_id] = _Seen(os.path.join(self._run_dir(run_id), FILE))
             seen = self._seen[run_id]
+            self._follow(run, seen)
             self._sample(run, seen)
             over = ending or run.phase.is_terminal
             if over or self._now() - seen.flushed_at >= FLUSH_EVERY_S:
@@ -100,6 +117,17 @@ class Historian:
                 del self._seen[run_id]
         for run_id in [run_id for run_id in self._seen if run_id not in runs]:
             self._seen.pop(run_id).history.close()
+
+    def _follow(self, run: Run, seen: _Seen) -> None:
+        """Add all values that the chief has told."""
+        for key in [key for key in list(self._heard) if key[:2] == (run.run_id, str(run.chief))]:
+            at, trails = self._heard.pop(key)
+            for name, trail in trails.items() if key[2] <= run.generation else ():
+                rows = [
+                    row for row in (stretches.read(row, _is_step) for row in trail["rows"]) if row is not None
+                ]
+                seen.history.follow(at, key[2], name, trail["count"], rows)
+                seen.followed.add((key[2], name))
 
     def _sample(self, run: Run, seen: _Seen) -> None:
         seen.history.watched(self._clock())
@@ -121,9 +149,10 @@ class Historian:
             seen.history.add(at, run.generation, step, "", {"steps_per_s": progress.steps_per_s})
         for name, value in progress.metrics.items():
             key = run.generation, progress.metric_steps.get(name, step)
-            if (
-                seen.measured.get(name) != key
-            ):  # reports repeat the values of earlier steps, such as a validation's
+            if (run.generation, name) in seen.followed:
+                continue
+            # Reports repeat the values of earlier steps, such as a validation's.
+            if seen.measured.get(name) != key:
                 seen.measured[name] = key
                 seen.history.add(at, *key, "", {name: value})
         if seen.position == (run.generation, step):
@@ -167,3 +196,7 @@ class Historian:
 
 def _kept(rows: Mapping[str, Measure], measured: Mapping[str, float]) -> dict[str, float]:
     return {name: float(measured[name]) for name, row in rows.items() if row.kept and name in measured}
+
+
+def _is_step(value: float) -> bool:
+    return 0 <= value <= STEP_MAX and value == int(value)

@@ -175,7 +175,7 @@ class Messenger:
         self._complained = complaint
         if complaint is None:
             return
-        notice = notices.of_head(complaint, now_utc()[:19].replace("T", " ") + " UTC")
+        notice = notices.head_notice(complaint, now_utc()[:19].replace("T", " ") + " UTC")
         title, body = notices.title(notice), notices.body(notice, lines=0, head=self._head)
         for run in self._runs().values():
             if not run.phase.is_terminal and run.plan.notify and notice.kind in run.plan.notify.on:

@@ -23,7 +23,7 @@ from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.core.words import counted, duration, listed
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
-from orchestrator.head.hosts.judgement import Met
+from orchestrator.head.hosts.judgement import AnsweredHost
 from orchestrator.head.hosts.preparation import named, probe
 from orchestrator.head.links import bootstrap, requests
 from orchestrator.head.links.lease import leased
@@ -31,7 +31,7 @@ from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Pace,
 from orchestrator.head.reach.transport import Transport
 from orchestrator.protocol.orders.driving import KnownRun
 from orchestrator.protocol.orders.hosts import EXAMINE, PROBE, REACH, Imported, Seen, Target
-from orchestrator.reporting.findings import Finding, finding, of_problem, worst_first
+from orchestrator.reporting.findings import Finding, finding, problem_finding, worst_first
 
 RUN_ID = "inspection-20000101-000000"
 """The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
@@ -137,7 +137,7 @@ class _Doctor:
     def examine(self) -> Examined:
         names = [host.name for host in self._plan.hosts]
         answers = at_once(self._meet, names, self._within_s)
-        met = {name: answer for name, answer in answers.items() if isinstance(answer, Met)}
+        met = {name: answer for name, answer in answers.items() if isinstance(answer, AnsweredHost)}
         failed = [answer for answer in answers.values() if isinstance(answer, Finding)]
         failed += self._passed_over() if self._whole else []
         silent = f"it has not answered for {duration(self._within_s)}"
@@ -164,7 +164,7 @@ class _Doctor:
             probing.join(self._within_s + 1 + (IMPORT_S if self._imports else 0))
         facts = {name: item for name, item in probed.items() if isinstance(item, Facts)}
         failed += [item for item in probed.values() if isinstance(item, Finding)]
-        pairs, addresses = judgement.of_pairs(self._plan, met, seen)
+        pairs, addresses = judgement.judge_pairs(self._plan, met, seen)
         if self._whole and len(seen) > 1 and not any(item.level == "error" for item in pairs):
             first, last = self._plan.ports
             at = listed(
@@ -174,10 +174,10 @@ class _Doctor:
             pairs.append(finding("net.reached", text))
         all_ = [
             *failed,
-            *judgement.of_hosts(self._plan, met, whole=self._whole),
+            *judgement.judge_hosts(self._plan, met, whole=self._whole),
             *pairs,
             *_misfits(self._run, facts),
-            *judgement.of_imports(self._plan, imported),
+            *judgement.judge_imports(self._plan, imported),
             *(self._bandwidths(met, addresses) if self._bandwidth else []),
         ]
         return Examined(tuple(worst_first(all_)), addresses, {name: item.runs for name, item in met.items()})
@@ -204,7 +204,7 @@ class _Doctor:
                     ]
         return [*(finding("ssh.config", warning, name) for warning, name in warnings.items()), *commands]
 
-    def _meet(self, name: str) -> Met | Finding:
+    def _meet(self, name: str) -> AnsweredHost | Finding:
         """Connect, and have the host listen on the run's ports."""
         began_at = time.monotonic()
         host, watch = (self._plan.host(name), Watch(self._run.epoch, self._plan.timing.heartbeat_s, 60.0))
@@ -245,15 +245,15 @@ class _Doctor:
             hello = link.hello
             if hello is None:
                 raise LinkDown(f"the connection to {name} broke")
-            met = Met(name, hello, health, token, asked_at, time.time(), secret=secret)
+            met = AnsweredHost(name, hello, health, token, asked_at, time.time(), secret=secret)
             if self._whole:
                 runs = link.ask(requests.drivers(None), timeout_s=self._within_s).ok["runs"]
                 met = replace(met, round_trip_s=self._round_trip(link), runs=tuple(runs))
         except LinkDown as e:
             code = "rc-files" if bootstrap.SHELL_HANGS in str(e) else "unreachable"
-            return of_problem(named(name, Problem(code, str(e), exit_code=4)), name)
+            return problem_finding(named(name, Problem(code, str(e), exit_code=4)), name)
         except OrderRefused as e:
-            return of_problem(named(name, e.problem), name)
+            return problem_finding(named(name, e.problem), name)
         self._progress(f"{name}: connected in {connected_s:.1f} s")
         return met
 
@@ -268,7 +268,7 @@ class _Doctor:
             taken_s.append(time.monotonic() - began_at)
         return min(taken_s)
 
-    def _reach_all(self, met: Mapping[str, Met]) -> dict[str, list[Seen]]:
+    def _reach_all(self, met: Mapping[str, AnsweredHost]) -> dict[str, list[Seen]]:
         """Return, by host, the results of its attempts to reach the others."""
 
         def reach_peers(name: str) -> list[Seen] | None:
@@ -286,7 +286,7 @@ class _Doctor:
         answers = at_once(reach_peers, list(met), self._within_s + 1)
         return {name: seen for name, seen in answers.items() if seen is not None}
 
-    def _bandwidths(self, met: Mapping[str, Met], addresses: Mapping[str, str]) -> list[Finding]:
+    def _bandwidths(self, met: Mapping[str, AnsweredHost], addresses: Mapping[str, str]) -> list[Finding]:
         """Measure how much each host sends each other: a host is in one transfer at a time, so none shares its link."""
         busy = [
             f"{run['run']} on {host.name}"
@@ -327,7 +327,7 @@ class _Doctor:
                 if time.monotonic() < end_at:
                     answers = at_once(partial(get, writers), list(writers), self._within_s)
                     rates.update({(writers[host], host): answers.get(host, late) for host in writers})
-        findings = judgement.of_bandwidths(rates)
+        findings = judgement.judge_bandwidths(rates)
         if left := len(met) * (len(met) - 1) - len(rates):
             text = f"{left} of {left + len(rates)} transfers were not measured: the others took too long"
             findings.append(
@@ -335,7 +335,7 @@ class _Doctor:
             )
         return findings
 
-    def _targets(self, met: Met) -> list[Target]:
+    def _targets(self, met: AnsweredHost) -> list[Target]:
         """Return the address in the plan. If that is a name, also return the address at which SSH reached the host."""
         address = self._plan.host(met.name).peer_address
         other = met.health["reached_at"]
@@ -358,9 +358,9 @@ class _Doctor:
             try:
                 return probe(self._links[name], run, name)
             except LinkDown as e:
-                return of_problem(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
+                return problem_finding(Problem("unreachable", f"{name}: {e}", exit_code=4), name)
             except OrderRefused as e:
-                return of_problem(e.problem, name)
+                return problem_finding(e.problem, name)
 
         answers = at_once(probe_host, names, self._within_s)
         text = f"its Python and its checkpoint directory have not answered for {duration(self._within_s)}"
@@ -441,13 +441,13 @@ def at_once(work: Callable[[str], _T], names: Sequence[str], within_s: float) ->
 def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Finding]:
     """Return how hosts differ that must not, and the processes of earlier runs that cannot be killed."""
     stuck = [
-        of_problem(host_state.stuck(name, "; ".join(each.sentence for each in known.unkillable)), name)
+        problem_finding(host_state.stuck(name, "; ".join(each.sentence for each in known.unkillable)), name)
         for name, known in facts.items()
         if known.unkillable
     ]
     hosts = [replace(host, facts=facts[host.name]) for host in run.hosts if host.name in facts]
     problems = (compatibility.differences(hosts), compatibility.unshared(run.plan.checkpoint, hosts))
-    wrong = [of_problem(problem, None) for problem in problems if problem is not None]
+    wrong = [problem_finding(problem, None) for problem in problems if problem is not None]
     if hosts and not wrong and len(hosts) == len(run.hosts):
         versions = facts[hosts[0].name].versions
         packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)

@@ -82,7 +82,7 @@ def _order(run: Run, now: float, revision: int) -> Order[Nothing]:
         "revision": revision,
         "state": packed_run(run),
     }
-    return KEEP({**orders.of_run(run), "record": record})
+    return KEEP({**orders.run_fields(run), "record": record})
 
 
 def read(record: Any) -> tuple[tuple[int, int], float, Run] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from orchestrator.core.launching.environment import endpoint, ports_needed
@@ -34,7 +34,7 @@ ATTRIBUTES_MAX_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class AnsweredHost:
     """A host that has answered. `asked_at` and `answered_at` are Unix time of the head."""
 
     name: str
@@ -66,7 +66,7 @@ def is_name(address: str) -> bool:
     return False
 
 
-def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding]:
+def judge_hosts(plan: Plan, met: Mapping[str, AnsweredHost], *, whole: bool) -> list[Finding]:
     """Return what is wrong with single hosts, and which names mean the same host. `whole`: also check what may fail."""
     findings = [*_twice(met.values()), *_gpus_differ(plan, met)]
     if whole:
@@ -87,7 +87,7 @@ def of_hosts(plan: Plan, met: Mapping[str, Met], *, whole: bool) -> list[Finding
     return findings
 
 
-def _twice(met: Iterable[Met]) -> Iterator[Finding]:
+def _twice(met: Iterable[AnsweredHost]) -> Iterator[Finding]:
     first: dict[tuple[object, ...], str] = {}
     for host in met:
         other = first.setdefault(host.machine, host.name)
@@ -96,7 +96,7 @@ def _twice(met: Iterable[Met]) -> Iterator[Finding]:
             yield finding("host.twice", text, other, host.name)
 
 
-def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Finding]:
+def judge_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Finding]:
     """Return how the import of TensorFlow went, and whether it sees the GPUs of the spec."""
     findings, fine = [], []
     for name, result in imported.items():
@@ -125,7 +125,7 @@ def of_imports(plan: Plan, imported: Mapping[str, Imported | None]) -> list[Find
     return findings
 
 
-def of_bandwidths(rates: Mapping[tuple[str, str], float | str]) -> list[Finding]:
+def judge_bandwidths(rates: Mapping[tuple[str, str], float | str]) -> list[Finding]:
     """Return how much hosts send each other, by (sender, receiver): bytes a second, or why nothing came."""
     findings = []
     measured = sorted((rate, pair) for pair, rate in rates.items() if isinstance(rate, float))
@@ -155,7 +155,7 @@ def _bits(bytes_per_s: float) -> str:
     return f"{gigabits:.2f} Gbit/s" if gigabits < 1 else f"{gigabits:.3g} Gbit/s"
 
 
-def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
+def _writes(plan: Plan, met: Iterable[AnsweredHost]) -> Iterator[Finding]:
     """Yield how fast the checkpoint directory is written, and where it is slow."""
     rates = sorted(
         (rate, host.name) for host in met if (rate := host.health.get("write_bytes_per_s")) is not None
@@ -168,7 +168,7 @@ def _writes(plan: Plan, met: Iterable[Met]) -> Iterator[Finding]:
     yield finding("storage.slow" if slow else "storage.speed", text, rates[0][1] if slow else None)
 
 
-def _round_trips(met: Iterable[Met]) -> list[Finding]:
+def _round_trips(met: Iterable[AnsweredHost]) -> list[Finding]:
     taken = sorted(
         ((host.round_trip_s, host.name) for host in met if host.round_trip_s is not None), reverse=True
     )
@@ -176,7 +176,7 @@ def _round_trips(met: Iterable[Met]) -> list[Finding]:
     return [finding("ssh.round-trip", f"an order takes {times}")] if taken else []
 
 
-def _machines(met: Iterable[Met]) -> list[Finding]:
+def _machines(met: Iterable[AnsweredHost]) -> list[Finding]:
     """Return how much memory hosts have, and how tasks are ended there; nothing of hosts that do not say it."""
     groups = {True: "by control groups", False: "by their processes: no control group can be made"}
     text = [
@@ -189,7 +189,7 @@ def _machines(met: Iterable[Met]) -> list[Finding]:
     return [finding("host.machine", "; ".join(text))] if text else []
 
 
-def _ssh(host: Met) -> Iterator[Finding]:
+def _ssh(host: AnsweredHost) -> Iterator[Finding]:
     startups, slow = host.health["startups"], host.hello.get("slow", {})
     if startups is not None and startups < STARTUPS_MIN:
         text = f"{host.name}: its sshd drops logins once {counted(startups, 'other')} are under way (MaxStartups)"
@@ -202,12 +202,12 @@ def _ssh(host: Met) -> Iterator[Finding]:
         yield finding("ssh.rc-files", text, host.name, level="warning")
 
 
-def _checkpoint_directory(plan: Plan, host: Met) -> Directory | None:
+def _checkpoint_directory(plan: Plan, host: AnsweredHost) -> Directory | None:
     wanted = plan.checkpoint.dir if plan.checkpoint is not None else None
     return next((each for each in host.health["directories"] if each["path"] == wanted), None)
 
 
-def _checkpoints(plan: Plan, host: Met) -> Iterator[Finding]:
+def _checkpoints(plan: Plan, host: AnsweredHost) -> Iterator[Finding]:
     directory = _checkpoint_directory(plan, host)
     if directory is None:
         return
@@ -233,7 +233,7 @@ def _user(owner: Owner) -> str:
     return f"{owner['user']} (uid {owner['uid']}, mode {owner['mode']:04o})"
 
 
-def _me(host: Met) -> str:
+def _me(host: AnsweredHost) -> str:
     return f"{host.hello['user']} (uid {host.health['uid']})"
 
 
@@ -249,11 +249,11 @@ def _harm(options: Iterable[str]) -> Iterator[str]:
             yield f"`{option}` (what others save is seen up to {value} s late)"
 
 
-def _users(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
+def _users(plan: Plan, met: Mapping[str, AnsweredHost]) -> list[Finding]:
     """Return whether the hosts write into one checkpoint directory as several users."""
     if plan.checkpoint is None or not plan.checkpoint.shared:
         return []
-    hosts: dict[int, list[Met]] = {}
+    hosts: dict[int, list[AnsweredHost]] = {}
     for name in plan.hosts_used:
         if name in met:
             hosts.setdefault(met[name].health["uid"], []).append(met[name])
@@ -266,7 +266,7 @@ def _users(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
     return [finding("storage.users", f"the hosts write {plan.checkpoint.dir} as {users}{whose}")]
 
 
-def _ports(plan: Plan, host: Met) -> Iterator[Finding]:
+def _ports(plan: Plan, host: AnsweredHost) -> Iterator[Finding]:
     first, last = plan.ports
     free, needed = host.health["ports_free"], ports_needed(plan)
     if free < needed and host.name in plan.hosts_used:
@@ -282,7 +282,7 @@ def _ports(plan: Plan, host: Met) -> Iterator[Finding]:
         yield finding("net.ports-outgoing", text, host.name)
 
 
-def _gpus_of(plan: Plan, host: Met) -> list[tuple[Gpu, GpuState]]:
+def _gpus_of(plan: Plan, host: AnsweredHost) -> list[tuple[Gpu, GpuState]]:
     """Return the GPUs of a host that the spec gives to the run, as it names them."""
     gpus = host.health.get("gpus", [])
     named = set(plan.host(host.name).gpus)
@@ -291,7 +291,7 @@ def _gpus_of(plan: Plan, host: Met) -> list[tuple[Gpu, GpuState]]:
     ]
 
 
-def _hidden(plan: Plan, host: Met) -> Iterator[Finding]:
+def _hidden(plan: Plan, host: AnsweredHost) -> Iterator[Finding]:
     """Yield that an administrator keeps GPUs of the run for others: tasks get their GPUs from the spec alone."""
     planned, text = set(plan.host(host.name).gpus), host.health.get("visible_gpus")
     if text is None or plan.host(host.name).transport not in ("ssh", "local"):
@@ -317,7 +317,7 @@ def visible_gpus(text: str) -> tuple[Gpu, ...]:
     return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
-def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
+def _gpus_differ(plan: Plan, met: Mapping[str, AnsweredHost]) -> list[Finding]:
     hosts: dict[str, list[str]] = {}
     for host in met.values():
         for name in dict.fromkeys(gpu["name"] for _, gpu in _gpus_of(plan, host)):
@@ -328,7 +328,7 @@ def _gpus_differ(plan: Plan, met: Mapping[str, Met]) -> list[Finding]:
     return [finding("gpu.differs", f"the GPUs of the run differ: {cards}")]
 
 
-def _gpus(plan: Plan, host: Met) -> Iterator[Finding]:
+def _gpus(plan: Plan, host: AnsweredHost) -> Iterator[Finding]:
     for number, gpu in _gpus_of(plan, host):
         if gpu["ecc_errors"]:
             text = (
@@ -343,13 +343,13 @@ def _gpus(plan: Plan, host: Met) -> Iterator[Finding]:
             yield finding("gpu.unwell", text, host.name)
 
 
-def _clock(host: Met) -> list[Finding]:
+def _clock(host: AnsweredHost) -> list[Finding]:
     clock = HostClock()
     clock.add_sample(host.health["time"], host.asked_at, host.answered_at)
     return [finding("host.clock", f"{host.name}: {clock.sentence}", host.name)] if clock.is_off else []
 
 
-def _disks(plan: Plan, host: Met) -> Iterator[Finding]:
+def _disks(plan: Plan, host: AnsweredHost) -> Iterator[Finding]:
     temporary = plan.env.get("TMPDIR")
     data = plan.checkpoint.dir if plan.checkpoint is not None else None
     for directory in host.health["directories"]:
@@ -374,7 +374,7 @@ def _disks(plan: Plan, host: Met) -> Iterator[Finding]:
             yield finding("storage.noexec", text, host.name)
 
 
-def _limits(host: Met) -> Iterator[Finding]:
+def _limits(host: AnsweredHost) -> Iterator[Finding]:
     files = host.health["open_files"]
     if files is not None and files < OPEN_FILES_MIN:
         yield finding("host.open-files", f"{host.name}: {files} files may be open at once", host.name)
@@ -386,7 +386,7 @@ def _limits(host: Met) -> Iterator[Finding]:
         yield finding("host.ends-at-logout", f"{host.name}: {host.hello['warning']}", host.name)
 
 
-def _proxies(plan: Plan, host: Met) -> list[Finding]:
+def _proxies(plan: Plan, host: AnsweredHost) -> list[Finding]:
     proxies = host.health["proxies"]
     if not proxies or len(plan.hosts_used) < 2:
         return []
@@ -395,8 +395,8 @@ def _proxies(plan: Plan, host: Met) -> list[Finding]:
     return [finding("net.proxy", text, host.name)]
 
 
-def of_pairs(
-    plan: Plan, met: Mapping[str, Met], seen: Mapping[str, Sequence[Seen]]
+def judge_pairs(
+    plan: Plan, met: Mapping[str, AnsweredHost], seen: Mapping[str, Sequence[Seen]]
 ) -> tuple[list[Finding], dict[str, str]]:
     """Return what is wrong between hosts, and the addresses to use where those of the plan do not work.
 
@@ -422,7 +422,7 @@ def of_pairs(
             for name, results in seen.items()
             if name != peer
         }
-        judged = _of_peer(plan, peer, address, attempts)
+        judged = _judge_peer(plan, peer, address, attempts)
         better = _better(address, attempts) if any(result.level == "error" for result in judged) else None
         if better is not None:
             addresses[peer] = better
@@ -447,11 +447,14 @@ def _better(address: str, attempts: Mapping[str, Sequence[Seen]]) -> str | None:
 
 def _replaced(original: Finding, address: str) -> Finding:
     text = f"{original.message}; its peers are given {address}, by which they reach it"
-    hint = f"write `address: {address}` or `data_address: {address}` of {original.peer}, and it is not looked for again"
-    return finding(original.id, text, original.host, original.peer, level="warning", hint=hint)
+    hint = f"write `data_address: {address}` of {original.peer}, and it is not looked for again"
+    found = finding(original.id, text, original.host, original.peer, level="warning", hint=hint)
+    return replace(
+        found, own_why="nothing waits for it: TF_CONFIG has that address, which each start looks for again"
+    )
 
 
-def _of_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:
+def _judge_peer(plan: Plan, peer: str, address: str, attempts: Mapping[str, Sequence[Seen]]) -> list[Finding]:
     """Return why a host is not reached by the address in the plan: one finding for all hosts with the same result."""
     same: dict[tuple[str, str], list[str]] = {}
     for name, results in attempts.items():

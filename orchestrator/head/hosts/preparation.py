@@ -117,7 +117,7 @@ def prepare(
         # Ask which runs are driven on the host, before anything is changed there
         directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
         answer = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
-        others = conflicts.of_others(
+        others = conflicts.runs_of_others(
             run.plan, run.run_id, run.owner, ownership.driven(name, answer), is_known
         )
         problem = conflicts.driven(run.plan, others, run.owner)
@@ -128,7 +128,7 @@ def prepare(
         digest = _push(link, run, name, code)
         highest = 0
         if run.plan.checkpoint is not None:  # a new run must not write into a generation of an old one
-            order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
+            order = HIGHEST({**orders.run_fields(run), "dir": run.plan.checkpoint.dir})
             highest = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=named(name, e.problem))
@@ -139,7 +139,7 @@ def _refuse_leased(link: Asks, run: Run, name: str) -> None:
     """Take the leases of the run's GPUs on the host. Raises OrderRefused if somebody else has one."""
     if not conflicts.leased_gpus(run, name):
         return
-    leases = link.ask(LEASE(orders.of_run(run)), timeout_s=PROBE_TIMEOUT_S).ok
+    leases = link.ask(LEASE(orders.run_fields(run)), timeout_s=PROBE_TIMEOUT_S).ok
     problem = compatibility.leased([_holder(lease) for lease in leases["others"]])
     if problem is not None:
         raise OrderRefused(problem)
@@ -182,7 +182,7 @@ def probe(link: Asks, run: Run, name: str) -> Facts:
                 "group": plan.checkpoint.group if plan.checkpoint else None,
                 "share": token,
                 "modules": list(_needed(run)),
-                "packages": list(STRATEGIES[plan.strategy].packages) or None,
+                "packages": list(STRATEGIES[plan.strategy].packages),
                 "source": source,
             }
         )
@@ -327,7 +327,7 @@ def _snapshot(run: Run, snapshots: Snapshots) -> Snapshot | None:
     `orch up` has taken the snapshot. It is taken here for a run that another client submitted, or that began under an
     older orch, or on another head node.
     """
-    kept = snapshots.of_run(run.run_id)
+    kept = snapshots.snapshot_of(run.run_id)
     if kept is not None and run.code in ("", kept.digest):
         return kept
     try:
@@ -354,7 +354,7 @@ def _push(link: Asks, run: Run, name: str, code: Snapshot | None) -> str:
             )
         return run.code
     by_digest = {file.sha256: file for file in code.files}
-    order = CODE({**orders.of_run(run), "files": list(code.files)})
+    order = CODE({**orders.run_fields(run), "files": list(code.files)})
     ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
     if ok["missing"]:
         for digest in ok["missing"]:

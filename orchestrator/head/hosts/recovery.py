@@ -244,7 +244,7 @@ def _rebuild(
             f"started or contacted; the spec that it was started from adopts it, {end_it}"
         )
         return
-    reported = rebuild.of_their_own(
+    reported = rebuild.own_reports(
         run, {host.name: seen.reported.get(host.connection, ()) for host in _answered(run, answers)}
     )
     missing = rebuild.unaccounted(run, reported)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.plan import Gpu, HostPlan, TaskId, TaskPlan
 from orchestrator.core.plan import Plan as _Plan
 from orchestrator.core.state.run import new_run
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import duration
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.hosts import judgement
@@ -81,7 +82,15 @@ def survey(
     by_name = {host.name: host for host in hosts}
 
     def probe(link: HostLink, python: str, directory: str | None) -> Facts:
-        order = PROBE({"run": run.run_id, "epoch": 1, "python": python, "checkpoint_dir": directory})
+        order = PROBE(
+            {
+                "run": run.run_id,
+                "epoch": 1,
+                "python": python,
+                "checkpoint_dir": directory,
+                "packages": list(STRATEGIES[run.plan.strategy].packages),
+            }
+        )
         return link.ask(order, timeout_s=CHECK_S).ok
 
     def ask_host(host: str) -> Surveyed:

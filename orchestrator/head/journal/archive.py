@@ -43,7 +43,7 @@ def run_ids(paths: Paths, name: str | None = None) -> list[str]:
     """Return the runs that have left the journal, oldest first: all, those of this name, or the one with this id."""
     try:
         names = os.listdir(paths.runs)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     wanted = [each for each in names if name in (None, each, each.rsplit("-", 2)[0])]
     kept = [run_id for run_id in wanted if os.path.exists(os.path.join(paths.runs, run_id, FILE))]

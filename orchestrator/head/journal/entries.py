@@ -46,7 +46,7 @@ class Outcome:
         return json.dumps(content, ensure_ascii=False)
 
     @staticmethod
-    def of_json(text: str) -> Outcome:
+    def from_json(text: str) -> Outcome:
         """Read what `to_json` has written."""
         content = json.loads(text)
         if "raised" in content:
@@ -67,4 +67,4 @@ def entry_of(row: Sequence[Any]) -> Entry:
         known = adapter(EVENTS[type_]).validate_json(event)
     except (KeyError, ValueError):
         known = None
-    return Entry(seq, time, type_, known, packed, Outcome.of_json(outcome) if outcome is not None else None)
+    return Entry(seq, time, type_, known, packed, Outcome.from_json(outcome) if outcome is not None else None)

@@ -25,11 +25,17 @@ def events(read: Read, *, name: str | None = None, after: int = 0, limit: int = 
 def first_causes(read: Read, run_id: str) -> list[dict[str, Any]]:
     """Return what ended the run's generations and its individually restarted tasks, oldest first."""
     rows = read(
-        "SELECT json_extract(data, '$.first_cause') FROM events WHERE run_id = ? AND "
+        "SELECT json_extract(data, '$.first_cause'), time FROM events WHERE run_id = ? AND "
         "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
         (run_id,),
     )
-    return [json.loads(cause) for (cause,) in rows]
+    found, since = [], dict[tuple[Any, Any], float]()
+    for text, time in rows:
+        cause = json.loads(text)
+        # No host's clock tells when a network broke: the first event that names the cause does
+        began = since.setdefault((cause.get("generation"), cause.get("task")), time)
+        found.append({**cause, "ended_time": cause.get("ended_time") or began})
+    return found
 
 
 def _shown(seq: int, *row: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from orchestrator.head.journal.values import checksum, dump
 from orchestrator.head.node.disk import NO_SPACE, full_error
 
 
-class Part:
+class NestedTransaction:
     """A commit within a transaction that another block begins and ends. SQLite's errors become JournalErrors."""
 
     def __init__(self, db: sqlite3.Connection, as_error: Callable[[sqlite3.Error], JournalError]) -> None:
@@ -192,14 +192,14 @@ class Journal:
             self._together = None
             self._has_begun = False
 
-    def _writing(self) -> Transaction | Part:
+    def _writing(self) -> Transaction | NestedTransaction:
         """Return the transaction for a commit: its own, or a part of the one that `together` has begun."""
         if self._together is None:
             return self._transaction()
         if not self._has_begun:  # most turns write nothing
             self._together.enter_context(self._transaction())
             self._has_begun = True
-        return Part(self._db, self._error)
+        return NestedTransaction(self._db, self._error)
 
     def close(self) -> None:
         """Fold the write-ahead log back and close."""

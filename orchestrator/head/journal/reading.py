@@ -35,7 +35,7 @@ def opened(path: str) -> Iterator[sqlite3.Connection]:
         raise error_of(path, e) from e
 
 
-def peek(path: str) -> Contents:
+def read_runs(path: str) -> Contents:
     """Return every run of a journal; none where there is no journal. Raises JournalError, as `opened`."""
     if not os.path.exists(path):
         return Contents()
@@ -56,7 +56,7 @@ def archived(paths: Paths, name: str) -> Kept | None:
 
 
 def _own(paths: Paths, run_id: str) -> Kept:
-    contents = peek(archive.place_of(paths, run_id))
+    contents = read_runs(archive.place_of(paths, run_id))
     if not contents.kept:
         raise damaged(archive.place_of(paths, run_id), "; ".join(run.why for run in contents.unreadable))
     return contents.kept[0]
@@ -68,7 +68,9 @@ def everything(paths: Paths, name: str | None, unread: Callable[[str, JournalErr
     Args:
         unread: is told of a run whose own file cannot be read.
     """
-    runs = [kept for kept in peek(paths.journal).kept if name in (None, kept.run.run_id, kept.run.plan.name)]
+    runs = [
+        kept for kept in read_runs(paths.journal).kept if name in (None, kept.run.run_id, kept.run.plan.name)
+    ]
     known = {kept.run.run_id for kept in runs}
     for run_id in archive.run_ids(paths, name):
         try:

@@ -71,9 +71,12 @@ are given the same version, whatever their directory says.
 _END_ALL = (
     "kill -KILL $$; IFS= read -r x </proc/self/stat; m=${x%% *}; "
     "for t in 1 2 3; do for d in /proc/[0-9]*; do [ $d = /proc/$m ] || { IFS= read -r x <$d/stat && "
-    'set -- ${x##*) } && [ "$4" = $$ ] && kill -KILL ${d#/proc/}; }; done; done'
+    'set -- ${x##*) } && [ "$4" = $$ ] && kill -KILL ${d#/proc/}; }; done; '
+    'for d in $(grep -ls "ORCH_ACTIVATING=$k" /proc/[0-9]*/environ); do d=${d#/proc/}; kill -KILL ${d%/environ}; done; '
+    "done"
 )
-"""Ends the shell of a channel and what it has started: all of its session, since `timeout` makes a group of its own.
+"""Ends the shell of a channel and what it has started: all of its session, since `timeout` makes a group of its own,
+and what has left that (`setsid`), by the mark in its environment.
 
 Three times, since what is about to end can still start something.
 """
@@ -81,8 +84,10 @@ Three times, since what is about to end can still start something.
 _WATCHED = (
     "IFS= read -r e; IFS= read -r s; IFS= read -r a; "
     'case "$SHELL" in */bash|*/zsh|*/ksh|*/dash|*/sh) l="$SHELL";; *) l=/bin/sh;; esac; exec 3<&0 </dev/null; '
+    'IFS= read -r x </proc/$$/stat; set -- ${x##*) }; k="$$-${20}"; '
     f'w="$({{ IFS= read -r p || {{ {_END_ALL}; }}; }} <&3 3<&- >/dev/null 2>&1 & echo $!)"; '
-    'exec "$l" -l -c "$e" orch "kill -KILL $w; while [ -e /proc/$w/fd/0 ]; do :; done; echo orch-activated; $s" "$a"'
+    's="kill -KILL $w; while [ -e /proc/$w/fd/0 ]; do :; done; echo orch-activated; $s"; '
+    'ORCH_ACTIVATING="$k" exec "$l" -l -c "$e" orch "$s" "$a"'
 )
 """Starts the login shell for `activate` of the spec, and a process that ends it if the channel closes before its time.
 
@@ -92,6 +97,7 @@ watches reads only the end. It must have let go of the input before another proc
 
 _ACTIVATE = (
     'echo orch-activates; ORCH_BEFORE="$(env -0 | base64)"; export ORCH_BEFORE; eval "$2" || exit; '
+    "unset ORCH_ACTIVATING; "
     'exec /bin/sh -c "$1" <&3 3<&-'
 )
 """What the login shell runs for `activate` of the spec: the person's line is an argument, and is in no other text."""

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from orchestrator.core.state.run import Problem
+from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.words import duration, size
 from orchestrator.head.links import edge
 from orchestrator.head.links.crew import Crew
@@ -87,6 +87,13 @@ class AsksAhead(Asks, Protocol):
 
     def begin(self, order: Order[A], blob: bytes = b"") -> Pending[A]:
         """Send. Raises LinkDown."""
+
+
+class Lends(Protocol):
+    """Lends a link to a host for the time of a call, also for a run that has ended."""
+
+    def __call__(self, run: Run, name: str, use: Callable[[Asks], A]) -> A:
+        """Return what `use` returns. Raises LinkDown if the host cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from orchestrator.protocol.orders.driving import Claimed, KnownRun, KnownRuns
 
 def driven(host: str, answer: KnownRuns) -> list[Driven]:
     """Return the runs that a host knows, and the run that its checkpoint directory belongs to."""
-    runs = [_of_run(host, known) for known in answer["runs"]]
+    runs = [_driven_run(host, known) for known in answer["runs"]]
     stamp = answer.get("checkpoint")
     # A run that was released on this host is not driven any more, although its stamp is still in the directory.
     over = {
@@ -37,7 +37,7 @@ def driven(host: str, answer: KnownRuns) -> list[Driven]:
     return runs
 
 
-def _of_run(host: str, known: KnownRun) -> Driven:
+def _driven_run(host: str, known: KnownRun) -> Driven:
     claim = known["claim"]
     return Driven(
         run_id=known["run"],

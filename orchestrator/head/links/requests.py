@@ -41,7 +41,7 @@ LOG_BYTES_MAX = 64 << 20
 """The size of the log of one task and generation on its host. The head copies it while it grows."""
 
 
-def of_run(run: Run) -> base.OfRun:
+def run_fields(run: Run) -> base.OfRun:
     """Return the fields of every order for a run."""
     return {"run": run.run_id, "epoch": run.epoch}
 
@@ -124,7 +124,7 @@ def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[task
         env["ORCH_STANDBY"] = "1"
     return START(
         {
-            **of_run(run),
+            **run_fields(run),
             "generation": action.generation,
             "task": str(task.id),
             "python": run.python(task.host),
@@ -169,7 +169,7 @@ def release(run: Run, action: ReleaseTask) -> Order[base.Nothing]:
     step = (-1 if seed.global_step is None else seed.global_step) if seed is not None and shared else None
     return RELEASE(
         {
-            **of_run(run),
+            **run_fields(run),
             "generation": action.generation,
             "task": str(action.task),
             "env": seen | launch.wiring(placed, action.addresses, action.task),
@@ -185,7 +185,7 @@ def stop(run: Run, action: StopTask) -> Order[base.Nothing]:
     """Return the order for StopTask."""
     return STOP(
         {
-            **of_run(run),
+            **run_fields(run),
             "generation": action.generation,
             "task": str(action.task),
             "grace_s": action.grace_s,
@@ -211,7 +211,7 @@ def seed(
     ]
     return SEED(
         {
-            **of_run(run),
+            **run_fields(run),
             "generation": action.generation,
             "dir": checkpoint.dir,
             "keep": checkpoint.keep,
@@ -232,7 +232,7 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
     """Return the order for VerifyCheckpoint."""
     return VERIFY(
         {
-            **of_run(run),
+            **run_fields(run),
             "generation": action.generation,
             "dir": checkpoint.dir,
             "python": run.python(action.host),
@@ -247,14 +247,14 @@ def sweep(run: Run, action: SweepHost) -> Order[tasks.Swept]:
     directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
     ends = run.phase.is_terminal or (run.intent is not None and LEADS_TO[run.intent] is not Phase.BACKOFF)
     return SWEEP(
-        {**of_run(run), "generation_max": action.generation, "release": directory, "ends": ends or None}
+        {**run_fields(run), "generation_max": action.generation, "release": directory, "ends": ends or None}
     )
 
 
 def blob(run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False) -> Order[hosts.BlobState]:
     """Return the order that sends a part of a file, or with `chunk` of a snapshot's chunk."""
     store: Literal["checkpoints"] | None = "checkpoints" if chunk else None
-    return BLOB({**of_run(run), "sha256": sha256, "offset": offset, "last": last, "store": store})
+    return BLOB({**run_fields(run), "sha256": sha256, "offset": offset, "last": last, "store": store})
 
 
 def psutil(archive: Archive) -> Iterator[tuple[Order[base.Nothing], bytes]]:
@@ -271,7 +271,7 @@ def fault(run: Run, injected: Fault) -> Order[tasks.FaultBegun]:
     task = str(injected.task) if injected.task is not None else None
     generation = injected.generation if task is not None else None
     return FAULT(
-        {**of_run(run), "fault": kind, "for_s": injected.for_s, "task": task, "generation": generation}
+        {**run_fields(run), "fault": kind, "for_s": injected.for_s, "task": task, "generation": generation}
     )
 
 

@@ -194,6 +194,7 @@ _READ: Mapping[str, _Read] = {
     "metrics": lambda sent: {name: value for name, value in sent.items() if value is not None},
     "nonfinite": lambda sent: {name: (first["step"], first["value"]) for name, first in sent.items()},
     "saving": lambda sent: Saving(**sent),
+    "passing": lambda sent: (sent["done"], sent["total"]),
     "holds": lambda sent: Holds(**sent),
     "rescued": lambda sent: Rescued(**sent),
     "restored": _restored,
@@ -249,6 +250,7 @@ def seeded(ok: checkpoints.Seeded, generation: int, *, copy: str = "") -> Seed:
         aside=_aside(ok.get("aside")),
         removed=tuple(ok.get("removed") or ()),
         dropped=tuple((ok.get("dropped") or ())[:NAMED_MAX]),
+        replaceable=_restored(told) if (told := ok.get("replaceable")) else None,
     )
 
 

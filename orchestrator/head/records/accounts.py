@@ -44,9 +44,9 @@ class Accounts:
 
     def account(self, run_id: str) -> Account | None:
         """Return the account of a run until now; None if the journal has no events of it."""
-        return self.of_each([run_id]).get(run_id)
+        return self.accounts_of([run_id]).get(run_id)
 
-    def of_each(self, run_ids: Iterable[str]) -> dict[str, Account]:
+    def accounts_of(self, run_ids: Iterable[str]) -> dict[str, Account]:
         """Return the accounts until now of those runs of which the journal has events."""
         with self._lock:
             self._refresh()
@@ -67,7 +67,7 @@ class Accounts:
         watched = history.watches(path)
         if self._watches and watched:
             watched[-1] = (watched[-1][0], now)
-        events = self._events.get(run_id) or self._of_archived(run_id)
+        events = self._events.get(run_id) or self._archived_events(run_id)
         spent = account(events, now=now, moved=history.moves(path), watched=watched)
         # The last moves are written a few seconds after the end.
         if spent is not None and spent.is_final and now - spent.end > 30:
@@ -82,7 +82,7 @@ class Accounts:
         for run_id, event in _events_in(rows):
             self._events.setdefault(run_id, []).append(event)
 
-    def _of_archived(self, run_id: str) -> list[Event]:
+    def _archived_events(self, run_id: str) -> list[Event]:
         """Return the events of a run that has left the journal."""
         path = os.path.join(self._run_dir(run_id), archive.FILE)
         return [event for _, event in _events_in(_rows(path, 0))] if os.path.exists(path) else []

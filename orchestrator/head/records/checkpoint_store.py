@@ -16,6 +16,7 @@ from io import FileIO
 from typing import Any, cast
 
 from orchestrator.both import durable
+from orchestrator.both.backup_file import is_ours
 from orchestrator.both.newest import SAME_S, across, is_further, is_same
 from orchestrator.core.saving import Restored
 from orchestrator.protocol.orders.checkpoints import Manifest
@@ -137,12 +138,14 @@ class CheckpointStore:
             ):
                 self._set_aside(manifest)
 
-    def pass_over(self, failed: Collection[Restored]) -> None:
-        """Set aside the snapshots of what a task could not restore."""
+    def pass_over(self, failed: Collection[Restored], from_step: int | None = None) -> None:
+        """Set aside the snapshots of what a task could not restore, and those of ours from a step on."""
         for manifest in self._load(""):
             names = {name for name, *_ in manifest["files"]}
             times = [each.saved_time for each in failed if each.file in names]
-            if any(abs(manifest["saved_at"] - saved_time) < SAME_S for saved_time in times):
+            step = manifest["global_step"] if any(map(is_ours, names)) else None
+            is_behind = step is not None and from_step is not None and step >= from_step
+            if is_behind or any(abs(manifest["saved_at"] - saved_time) < SAME_S for saved_time in times):
                 self._set_aside(manifest)
 
     def _set_aside(self, manifest: Mapping[str, Any]) -> None:

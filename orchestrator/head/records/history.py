@@ -1,8 +1,10 @@
 """The history of one run: the measurements of its heartbeats, in a SQLite file of its own, thinned out with age.
 
-A value is put into a bucket of each tier: 1 s, 10 s and 1 min. A bucket keeps the first, the smallest, the largest and
-the last value, and their steps, so that no peak is averaged away. No decision depends on a history: if it cannot be
-written, only plots are lost. A damaged file is put aside, and a new one is begun.
+A value is put into a bucket of each tier of time: 1 s, 10 s and 1 min; and the chief's also into one of each tier of
+steps: 1, 8, 64, … A bucket keeps the first, the smallest, the largest and the last value, and their steps, so that no
+peak is averaged away, and their number and sum, so that a mean is the true one. Values at single steps are kept until
+the file is full, those of the last hour longest. No decision depends on a history: if it cannot be written, only plots
+are lost. A damaged file is put aside, and a new one is begun.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from orchestrator.both import durable
+from orchestrator.both import durable, stretches
 from orchestrator.protocol.limits import is_kept_first
 from orchestrator.reporting.goodput import Moved
 
@@ -27,6 +29,9 @@ FILE = "history.db"
 TIERS: Mapping[int, int] = {1: 3600, 10: 86_400, 60: 30 * 86_400}
 """For how many seconds buckets are kept, by the seconds that a bucket covers."""
 
+STEP_TIERS = tuple(8**power for power in range(7))
+"""How many steps a bucket of each tier covers. The next coarser tier begins at a multiple of the finer ones."""
+
 SERIES_MAX = 3000
 """The most series of one run. There is a limit because hosts choose the names of metrics."""
 
@@ -35,7 +40,10 @@ _KEPT_FREE = {"tasks": 1 / 3, "metrics": 1 / 6}
 last, after the first epoch, when a run of many tasks has taken all the rest."""
 
 BYTES_MAX = 128 << 20
-"""The most bytes of one run's file. Above four fifths of it, the oldest quarter of each tier is dropped."""
+"""The most bytes of one run's file. Above four fifths of it, the oldest quarter of each tier of time is dropped, and of
+the finest tier of steps that is older than an hour. A metric of a million steps fits."""
+
+_FINE_S = 3600.0
 
 _PAGE_BYTES = 4096
 _PENDING_MAX = 200_000
@@ -46,7 +54,13 @@ _SCHEMA = (
     "UNIQUE (task, name))",
     "CREATE TABLE IF NOT EXISTS buckets (series INTEGER, tier INTEGER, begin INTEGER, generation INTEGER, "
     "step_first INTEGER, step_last INTEGER, first REAL, min REAL, max REAL, last REAL, n INTEGER, "
+    "sum REAL, step_min INTEGER, step_max INTEGER, PRIMARY KEY (series, tier, begin, generation)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS steps (series INTEGER, tier INTEGER, begin INTEGER, generation INTEGER, "
+    "step_first INTEGER, step_last INTEGER, first REAL, min REAL, max REAL, last REAL, n INTEGER, "
+    "sum REAL, step_min INTEGER, step_max INTEGER, at REAL, "
     "PRIMARY KEY (series, tier, begin, generation)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS counted (series INTEGER, generation INTEGER, n INTEGER, "
+    "PRIMARY KEY (series, generation)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS moves (generation INTEGER PRIMARY KEY, first_at REAL, last_at REAL, "
     "first_step INTEGER, last_step INTEGER)",
     "CREATE TABLE IF NOT EXISTS trainings (generation INTEGER PRIMARY KEY, began_at REAL, saved_s REAL)",
@@ -54,11 +68,16 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS nonfinite (series INTEGER, generation INTEGER, step INTEGER, value TEXT, at REAL, "
     "PRIMARY KEY (series, generation)) WITHOUT ROWID",
 )
-_PUT = (
-    "INSERT INTO buckets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-    "min = min(min, excluded.min), max = max(max, excluded.max), last = excluded.last, "
-    "step_last = excluded.step_last, n = max(n, excluded.n)"
-)
+_COLUMNS = "begin, generation, step_first, step_last, first, min, max, last, n, sum, step_min, step_max"
+_SINCE_THEN = ("sum", "step_min", "step_max")
+"""The columns that a history of the version before does not have."""
+
+Axis = Literal["buckets", "steps"]
+"""The table of buckets by time, or by step."""
+
+_WIDTH: Mapping[Axis, int] = {"buckets": 14, "steps": 15}
+"""How many columns each has."""
+
 _MOVE = (
     "INSERT INTO moves VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
     "last_at = max(last_at, excluded.last_at), last_step = max(last_step, excluded.last_step)"
@@ -72,7 +91,7 @@ _WATCH = "INSERT INTO watched VALUES (?, ?) ON CONFLICT DO UPDATE SET end = max(
 
 @dataclass(slots=True)
 class Bucket:
-    """The values of a series in one stretch of time, and the steps that they belong to."""
+    """The values of a series in one stretch of time or of steps, and the steps that they belong to."""
 
     begin: int
     generation: int
@@ -83,16 +102,53 @@ class Bucket:
     max: float
     last: float
     n: int = 1
+    sum: float | None = None
+    """None: not known, in a history of the version before."""
+    step_min: int | None = None
+    step_max: int | None = None
 
-    def add(self, step: int | None, value: float) -> None:
-        """Add a later value."""
-        self.min, self.max, self.last = min(self.min, value), max(self.max, value), value
-        self.step_last, self.n = step, self.n + 1
+    @property
+    def mean(self) -> float | None:
+        """Return the mean of its values; None if it is not known."""
+        return self.last if self.n == 1 else None if self.sum is None else self.sum / self.n
 
     def join(self, later: Bucket) -> None:
         """Add the bucket that follows."""
-        self.min, self.max = min(self.min, later.min), max(self.max, later.max)
+        if later.min < self.min:
+            self.min, self.step_min = later.min, later.step_min
+        if later.max > self.max:
+            self.max, self.step_max = later.max, later.step_max
+        mine, its = (None if each.mean is None else each.mean * each.n for each in (self, later))
+        self.sum = None if mine is None or its is None else mine + its
         self.last, self.step_last, self.n = later.last, later.step_last, self.n + later.n
+
+
+def _single(begin: int, generation: int, step: int | None, value: float) -> Bucket:
+    return Bucket(begin, generation, step, step, value, value, value, value, 1, value, step, step)
+
+
+def _of_values(begin: int, generation: int, row: Sequence[Any], n: int) -> Bucket:
+    """Return the bucket of the last `n` values of a row of `both/stretches.py`."""
+    first_step, last_step, count, total, first, low, low_step, high, high_step, last = row
+    if n == 1:
+        return _single(begin, generation, last_step, last)
+    steps, ends = (first_step, last_step), (first, low, high, last)
+    return Bucket(begin, generation, *steps, *ends, n, total * n / count, low_step, high_step)
+
+
+def _row(key: tuple[Axis, int, int, int, int], bucket: Bucket, at: float) -> tuple[object, ...]:
+    """Return the row of a table. Of a single value, what `last` says too is left out: a million of them are to fit."""
+    b, is_one = bucket, bucket.n == 1
+    more = (None,) * 3 if is_one else (b.first, b.min, b.max)
+    places = (None,) * 3 if is_one else (b.sum, b.step_min, b.step_max)
+    return (*key[1:], b.step_first, None if is_one else b.step_last, *more, b.last, b.n, *places, at)
+
+
+def _of_stored(row: Sequence[Any]) -> Bucket:
+    begin, generation, step_first, step_last, first, low, high, last, n, *more = row
+    if first is None:
+        return _single(begin, generation, step_first, last)
+    return Bucket(begin, generation, step_first, step_last, first, low, high, last, n, *more)
 
 
 class NonFinite(NamedTuple):
@@ -124,9 +180,15 @@ class History:
         """Why it cannot be written now."""
         self._db: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str], int] = {}
-        self._open: dict[tuple[int, int], Bucket] = {}
-        """The bucket that grows, by series and tier."""
-        self._pending: dict[tuple[int, int, int, int], Bucket] = {}
+        self._open: dict[tuple[Axis, int, int], Bucket] = {}
+        """The bucket that grows, by axis, series and tier."""
+        self._furthest: dict[tuple[Axis, int, int], tuple[int, int]] = {}
+        """By the same: generation and begin of the furthest one. What lies behind it may stand in the file."""
+        self._pending: dict[tuple[Axis, int, int, int, int], tuple[Bucket, float]] = {}
+        self._counted: dict[tuple[int, int], int] = {}
+        """By series and generation, how many of its values were added."""
+        self._reached: dict[int, tuple[float, int]] = {}
+        """By series: when its newest value was added, and its step."""
         self._moves: dict[int, Moved] = {}
         self._watched: tuple[float, float] | None = None
         self._nonfinite: dict[tuple[int, int], NonFinite] = {}
@@ -145,18 +207,87 @@ class History:
         """Add values of a task at that time. The next `flush` writes them."""
         for name, value in values.items():
             series = self._series(task, name)
-            if series is None:
-                continue
-            for tier in tiers:
-                begin = int(at) // tier * tier
-                bucket = self._open.get((series, tier))
-                if bucket is not None and (bucket.begin, bucket.generation) == (begin, generation):
-                    bucket.add(step, value)
-                else:
-                    bucket = Bucket(begin, generation, step, step, value, value, value, value)
-                    self._open[series, tier] = bucket
-                if len(self._pending) < _PENDING_MAX:
-                    self._pending[series, tier, begin, generation] = bucket
+            if series is not None:
+                self._put(series, at, generation, [step, value], 1, tiers, STEP_TIERS if not task else ())
+
+    def follow(
+        self, at: float, generation: int, name: str, count: int, rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Add those values of a trail (`both/stretches.py`) that were not added yet: a trail tells them again.
+
+        `count`: how many values the metric had in this generation, up to the end of the last row.
+        """
+        series = self._series("", name)
+        if series is None or not rows:
+            return
+        known = self._known_count(series, generation)
+        new: list[tuple[list[Any], int]] = []
+        left = count - known
+        for row in map(stretches.whole, map(list, reversed(rows))):
+            if left <= 0:
+                break
+            new.append((row, min(row[2], left)))
+            left -= row[2]
+        before_at, before = self._reached.get(series, (at, 0))
+        last = rows[-1][0] if len(rows[-1]) == 2 else rows[-1][1]
+        for row, n in reversed(new):
+            # Nothing says when each was reported: the steps of a report are spread over the time since the last one.
+            part = (row[1] - before) / (last - before) if before < row[1] <= last else 1.0
+            self._put(series, before_at + (at - before_at) * part, generation, row, n, TIERS, STEP_TIERS)
+        if new:
+            self._counted[series, generation] = count
+            self._reached[series] = at, last
+
+    def _known_count(self, series: int, generation: int) -> int:
+        known = self._counted.get((series, generation))
+        if known is None:
+            query = "SELECT n FROM counted WHERE series = ? AND generation = ?"
+            rows = _rows(self.path, query, (series, generation))
+            known = self._counted[series, generation] = rows[0][0] if rows else 0
+        return known
+
+    def _put(
+        self,
+        series: int,
+        at: float,
+        generation: int,
+        values: Sequence[Any],
+        n: int,
+        tiers: Iterable[int],
+        step_tiers: Iterable[int],
+    ) -> None:
+        row = stretches.whole(list(values))
+        places: list[tuple[Axis, int, int]] = [("buckets", tier, int(at) // tier * tier) for tier in tiers]
+        if row[0] is not None:
+            places += [("steps", tier, int(row[0]) // tier * tier) for tier in step_tiers]
+        for axis, tier, begin in places:
+            made = _of_values(begin, generation, row, n)
+            bucket = self._open.get((axis, series, tier))
+            if bucket is None or (bucket.begin, bucket.generation) != (begin, generation):
+                here, furthest = (generation, begin), self._furthest.get((axis, series, tier))
+                is_new = furthest is not None and here > furthest
+                bucket = None if is_new else self._stored(axis, series, tier, begin, generation)
+                self._furthest[axis, series, tier] = max(here, furthest or here)
+                self._open[axis, series, tier] = bucket or made
+            if bucket is not None:
+                bucket.join(made)
+            if len(self._pending) < _PENDING_MAX:
+                self._pending.setdefault(
+                    (axis, series, tier, begin, generation), (self._open[axis, series, tier], at)
+                )
+
+    def _stored(self, axis: Axis, series: int, tier: int, begin: int, generation: int) -> Bucket | None:
+        """Return the bucket as it was left, by this program or by one before: what is added is joined to it."""
+        if (waiting := self._pending.get((axis, series, tier, begin, generation))) is not None:
+            return waiting[0]
+        if self._db is None and not os.path.exists(self.path):
+            return None
+        try:
+            query = f"SELECT {_COLUMNS} FROM {axis} WHERE series = ? AND tier = ? AND begin = ? AND generation = ?"
+            found = self._connected().execute(query, (series, tier, begin, generation)).fetchone()
+        except (sqlite3.Error, OSError):
+            return None  # the next flush meets it too, and says so
+        return _of_stored(found) if found is not None else None
 
     def moved(self, generation: int, moved: Moved) -> None:
         """Record when the position of a generation moved."""
@@ -184,12 +315,17 @@ class History:
             db = self._connected()
             with contextlib.closing(db.cursor()) as cursor:
                 cursor.execute("BEGIN IMMEDIATE")
-                used = {series for series, *_ in (*self._pending, *self._nonfinite)}
+                used = {series for _, series, *_ in self._pending} | {series for series, _ in self._nonfinite}
                 cursor.executemany(
                     "INSERT OR IGNORE INTO series VALUES (?, ?, ?)",
                     [(number, task, name) for (task, name), number in self._ids.items() if number in used],
                 )
-                cursor.executemany(_PUT, [self._row(key, bucket) for key, bucket in self._pending.items()])
+                for axis, width in _WIDTH.items():
+                    rows = [_row(key, *kept)[:width] for key, kept in self._pending.items() if key[0] == axis]
+                    marks = ", ".join("?" * width)
+                    cursor.executemany(f"INSERT OR REPLACE INTO {axis} VALUES ({marks})", rows)
+                counted = [(*key, n) for key, n in self._counted.items()]
+                cursor.executemany("INSERT OR REPLACE INTO counted VALUES (?, ?, ?)", counted)
                 cursor.executemany(
                     _MOVE,
                     [
@@ -229,11 +365,6 @@ class History:
             known = self._ids[task, name] = max(self._ids.values(), default=0) + 1
         return known
 
-    @staticmethod
-    def _row(key: tuple[int, int, int, int], bucket: Bucket) -> tuple[object, ...]:
-        steps = (bucket.step_first, bucket.step_last)
-        return (*key, *steps, bucket.first, bucket.min, bucket.max, bucket.last, bucket.n)
-
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -243,6 +374,10 @@ class History:
             db.execute(f"PRAGMA max_page_count={BYTES_MAX // _PAGE_BYTES}")
             for statement in _SCHEMA:
                 db.execute(statement)
+            known = [row[1] for row in db.execute("PRAGMA table_info(buckets)")]
+            for name in _SINCE_THEN:
+                if name not in known:
+                    db.execute(f"ALTER TABLE buckets ADD COLUMN {name}")
             self._db = db
         return self._db
 
@@ -261,6 +396,31 @@ class History:
                 cursor.execute(
                     "DELETE FROM buckets WHERE series = ? AND tier = ? AND begin < ?", (series, tier, oldest)
                 )
+        if is_large:
+            self._thin_steps(cursor, now)
+
+    def _thin_steps(self, cursor: sqlite3.Cursor, now: float) -> None:
+        """Drop the oldest quarter of the finest tier that reaches back more than an hour; else of the finest."""
+        reach = [
+            (tier, oldest)
+            for tier in STEP_TIERS[:-1]
+            for (oldest,) in cursor.execute("SELECT min(at) FROM steps WHERE tier = ?", (tier,))
+            if oldest is not None
+        ]
+        if not reach:
+            return
+        tier, oldest = next(((tier, at) for tier, at in reach if now - at > _FINE_S), reach[0])
+        until = oldest + (now - oldest) / 4
+        coarser = tier * 8
+        # Up to where a bucket of the next tier begins: what stands before it is drawn from that tier.
+        ends = cursor.execute(
+            f"SELECT max(begin) / {coarser} * {coarser}, series, generation FROM steps WHERE tier = ? AND at < ? "
+            "GROUP BY series, generation",
+            (tier, until),
+        ).fetchall()
+        cursor.executemany(
+            f"DELETE FROM steps WHERE tier = {tier} AND begin < ? AND series = ? AND generation = ?", ends
+        )
 
     def _failed(self, error: sqlite3.Error | OSError) -> None:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -312,23 +472,65 @@ def read(
         begin: Unix time; None for all that is kept.
         end: Unix time; None for now.
     """
-    ids = _ids(path)
     series_list: list[Series] = []
-    for task, name in wanted:
-        series = ids.get((task, name))
-        if series is None:
-            continue
+    for key, series in _found(path, wanted):
         tier = _tier(path, series, begin)
-        rows = _rows(
-            path,
-            "SELECT begin, generation, step_first, step_last, first, min, max, last, n FROM buckets "
-            "WHERE series = ? AND tier = ? AND begin >= ? AND begin <= ? ORDER BY generation, begin",
-            (series, tier, begin or 0, end if end is not None else 1 << 40),
+        within = "series = ? AND tier = ? AND begin >= ? AND begin <= ? ORDER BY generation, begin"
+        reach = (series, tier, begin or 0, end if end is not None else 1 << 40)
+        found = _buckets(path, "buckets", within, reach)
+        series_list.append(
+            Series(*key, tier, tuple(_thinned(found, buckets)), _first_nonfinite(path, series))
         )
-        odd = _rows(path, "SELECT generation, step, value, at FROM nonfinite WHERE series = ?", (series,))
-        thinned = tuple(_thinned([Bucket(*row) for row in rows], buckets))
-        series_list.append(Series(task, name, tier, thinned, {row[0]: NonFinite(*row[1:]) for row in odd}))
     return series_list
+
+
+def read_by_step(
+    path: str, wanted: Iterable[tuple[str, str]], *, first: int | None, last: int | None, buckets: int
+) -> list[Series]:
+    """Return series by step, as `read` does by time. A history of the version before has buckets of time only."""
+    series_list: list[Series] = []
+    for key, series in _found(path, wanted):
+        low, high = first or 0, last if last is not None else 1 << 62
+        found: list[Bucket] = []
+        for tier in STEP_TIERS:
+            if not found and tier < STEP_TIERS[-1] and _count(path, series, tier, low, high) > 4 * buckets:
+                continue
+            within = "series = ? AND tier = ? AND begin > ? AND begin <= ? ORDER BY generation, begin"
+            rows = _buckets(path, "steps", within, (series, tier, low - tier, high))
+            begins: dict[int, int] = {}
+            for bucket in found:
+                begins[bucket.generation] = min(bucket.begin, begins.get(bucket.generation, bucket.begin))
+            # Where the finer tier was dropped, the coarser one stands before it.
+            found += [row for row in rows if row.begin + tier <= begins.get(row.generation, 1 << 62)]
+        found.sort(key=lambda bucket: (bucket.generation, bucket.begin))
+        found = found or next(iter(read(path, [key], begin=None, end=None, buckets=buckets))).buckets  # type: ignore[assignment]
+        series_list.append(Series(*key, 0, tuple(_thinned(found, buckets)), _first_nonfinite(path, series)))
+    return series_list
+
+
+def _found(path: str, wanted: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
+    ids = _ids(path)
+    return [(key, ids[key]) for key in wanted if key in ids]
+
+
+def _first_nonfinite(path: str, series: int) -> dict[int, NonFinite]:
+    odd = _rows(path, "SELECT generation, step, value, at FROM nonfinite WHERE series = ?", (series,))
+    return {row[0]: NonFinite(*row[1:]) for row in odd}
+
+
+def _count(path: str, series: int, tier: int, low: int, high: int) -> int:
+    query = "SELECT count(*) FROM steps WHERE series = ? AND tier = ? AND begin BETWEEN ? AND ?"
+    return int(next(iter(_rows(path, query, (series, tier, low, high))), (0,))[0])
+
+
+def _buckets(path: str, axis: Axis, where: str, values: tuple[object, ...]) -> list[Bucket]:
+    rows = _rows(path, f"SELECT {_COLUMNS} FROM {axis} WHERE {where}", values)
+    if not rows and axis == "buckets":  # perhaps of the version before
+        columns = _COLUMNS
+        for name in _SINCE_THEN:
+            columns = columns.replace(name, "NULL")
+        rows = _rows(path, f"SELECT {columns} FROM {axis} WHERE {where}", values)
+    return [_of_stored(row) for row in rows]
 
 
 def cells(

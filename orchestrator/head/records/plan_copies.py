@@ -37,7 +37,7 @@ def remove(paths: Paths, run_id: str) -> None:
             os.unlink(path)
 
 
-def of_runs(paths: Paths) -> dict[str, Plan | None]:
+def plans_of_runs(paths: Paths) -> dict[str, Plan | None]:
     """Return by run id the plans of runs that may go on; None for one that cannot be read."""
     return {name: _read(_path(paths, name)) for name in _runs(paths) if os.path.exists(_path(paths, name))}
 
@@ -50,7 +50,7 @@ def set_aside(paths: Paths, run_id: str) -> None:
         os.replace(_path(paths, run_id), _path(paths, run_id) + _ASIDE)
 
 
-def of_lost(paths: Paths) -> dict[str, Plan]:
+def recoverable_plans(paths: Paths) -> dict[str, Plan]:
     """Return by run id the plans that can be read, also of runs that were set aside."""
     plans = {name: _read(_path(paths, name)) or _read(_path(paths, name) + _ASIDE) for name in _runs(paths)}
     return {name: plan for name, plan in plans.items() if plan is not None}

@@ -62,7 +62,7 @@ def series_document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict
     """Return series of a run, thinned out to `buckets`. Raises ValueError if the query has no such numbers.
 
     Query: `names` (comma-separated; `worker:0/cpu_percent` is one of a task; `%2C` and `%2F` are part of a name), `x`
-    (`step` or `time`), `from` and `to` (Unix time), `buckets`.
+    (`step` or `time`), `from` and `to` (Unix time), `from_step` and `to_step` (where `x` is `step`), `buckets`.
     """
     path = os.path.join(run_dir, history.FILE)
     begin, end = _number(query.get("from")), _number(query.get("to"))
@@ -70,8 +70,13 @@ def series_document(run_dir: str, run_id: str, query: Mapping[str, str]) -> dict
     if not 1 <= count <= BUCKETS_MAX or query.get("x", "time") not in ("time", "step"):
         raise ValueError(f"buckets are 1 to {BUCKETS_MAX}, and x is `time` or `step`")
     wanted = [_named(text) for text in (query.get("names") or "").split(",") if text]
-    series = history.read(path, wanted[:SERIES_MAX], begin=begin, end=end, buckets=count)
     by_step = query.get("x") == "step"
+    asked = wanted[:SERIES_MAX]
+    if by_step and begin is None and end is None:
+        first, last = (int(float(query[key])) if query.get(key) else None for key in ("from_step", "to_step"))
+        series = history.read_by_step(path, asked, first=first, last=last, buckets=count)
+    else:
+        series = history.read(path, asked, begin=begin, end=end, buckets=count)
     return {
         "schema": SCHEMA,
         "run_id": run_id,
@@ -109,6 +114,8 @@ def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
     for generation, buckets in sorted(lines.items()):
         xs: list[float] = []
         ys: list[float | None] = []
+        means: list[tuple[float | None, float | None, int]] = []
+        """Of each bucket: where it ends by step or begins by time, the mean of its values, and their number."""
         for before, bucket in zip([None, *buckets], buckets, strict=False):
             if (
                 before is not None
@@ -117,12 +124,16 @@ def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
             ):
                 xs.append(bucket.begin)
                 ys.append(None)
+                means.append((bucket.begin, None, 0))
             for x, y in _points(bucket, series.tier_s, by_step=by_step):
                 xs.append(x)
                 ys.append(y)
+            if (mean := bucket.mean) is not None and (bucket.step_last is not None or not by_step):
+                means.append((bucket.step_last if by_step else bucket.begin, mean, bucket.n))
         named = {"task": series.task, "name": series.name, "generation": generation}
         odd = [list(series.nonfinite[generation])] if generation in series.nonfinite else []
-        made.append({**named, "tier_s": series.tier_s, "x": xs, "y": ys, "nonfinite": odd})
+        more = {"means": means} if any(n > 1 for _, _, n in means) else {}
+        made.append({**named, "tier_s": series.tier_s, "x": xs, "y": ys, "nonfinite": odd, **more})
     return made
 
 
@@ -136,6 +147,15 @@ def _points(bucket: Bucket, tier_s: int, *, by_step: bool) -> list[tuple[float, 
     """Return first, smallest, largest and last of a bucket, each value once, in an order that is always the same."""
     if by_step and (bucket.step_first is None or bucket.step_last is None):
         return []
+    if by_step and bucket.step_min is not None and bucket.step_max is not None:
+        # Each is a value that was reported, at its own step.
+        at = (bucket.step_first, bucket.step_min, bucket.step_max, bucket.step_last)
+        known = zip(at, (bucket.first, bucket.min, bucket.max, bucket.last), strict=True)
+        return [
+            (step, value)
+            for step, value in sorted({pair[0]: pair for pair in known}.values())
+            if step is not None
+        ]
     low = bucket.step_first if by_step else bucket.begin
     high = bucket.step_last if by_step else bucket.begin + (tier_s if bucket.n > 1 else 0)
     assert low is not None

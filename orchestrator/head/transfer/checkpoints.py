@@ -94,7 +94,7 @@ class CheckpointTransfer:
         store, generation, host = self.store(run), action.generation, action.host
         if run.from_scratch:
             store.go_back(None)
-        store.pass_over(run.unrestorable)
+        store.pass_over(run.unrestorable, run.budget.passed_over)
         newest, before, only = store.newest(), store.place(), None
         if newest is not None:
             transfer.push(host, newest, store)

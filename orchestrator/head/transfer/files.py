@@ -13,7 +13,15 @@ from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, refused
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
-from orchestrator.protocol.orders.tasks import DIGEST, FILE, FILES, FileDigest, OfFile, TaskFile
+from orchestrator.protocol.orders.tasks import (
+    DIGEST,
+    FILE,
+    FILES,
+    FileDigest,
+    OfFile,
+    Saved,
+    TaskFile,
+)
 from orchestrator.protocol.paths import RelativePath
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2
@@ -25,15 +33,19 @@ DIGEST_TIMEOUT_S = 630.0
 
 
 def listing(
-    link: Asks, run: Run, host: str, kind: Literal["summaries", "outputs"]
+    link: Asks, run: Run, host: str, kind: Literal["summaries", "outputs", "saved"], generation: int = 0
 ) -> tuple[list[TaskFile], int]:
     """Return the files of the tasks that the host has now, and how many others it did not list.
+
+    Of `saved`, those of the chief in that generation's directory of the checkpoint directory.
 
     Raises:
         LinkDown: the connection broke.
         OrderRefused: the host refused.
     """
-    answer = link.ask(FILES({**orders.of_run(run), "of": kind}), timeout_s=ASK_TIMEOUT_S).ok
+    place: Saved = {"dir": _saved_in(run, generation), "task": str(run.chief), "generation": generation}
+    wish = FILES({**orders.run_fields(run), "of": kind, "saved": place if kind == "saved" else None})
+    answer = link.ask(wish, timeout_s=ASK_TIMEOUT_S).ok
     own = {str(task.id): task.generation for task in run.tasks if task.host == host}
     # All generations share one working directory, so the run's generation is named: the newest that the host knows may
     # be a standby's.
@@ -41,6 +53,7 @@ def listing(
         (file["task"], file["place"], file["place"] == "logs" and file["generation"], file["path"]): file
         for file in answer["files"]
         if file["task"] in own and (file["place"] == "work" or file["generation"] <= own[file["task"]])
+        if (file["place"] == "saved") == (kind == "saved")
     }
     return [*listed.values()], answer["left_out"]
 
@@ -84,11 +97,18 @@ def task_name(task: str) -> str:
     return task.replace(":", "-")
 
 
+def _saved_in(run: Run, generation: int) -> str:
+    """Return a generation's directory of the checkpoint directory; empty without one."""
+    checkpoint = run.plan.checkpoint
+    return "" if checkpoint is None else f"{checkpoint.dir.rstrip('/')}/gen-{generation:06d}"
+
+
 def _named(run: Run, file: TaskFile) -> OfFile:
     return {
-        **orders.of_run(run),
+        **orders.run_fields(run),
         "task": file["task"],
         "generation": file["generation"],
         "place": file["place"],
         "path": file["path"],
+        "dir": _saved_in(run, file["generation"]) if file["place"] == "saved" else None,
     }

@@ -12,11 +12,11 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
@@ -26,7 +26,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
 from orchestrator.head.code.push_rules import OUTPUTS_MARK
-from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
+from orchestrator.head.links.conversation import Asks, Lends, LinkDown, OrderRefused, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.bounds import Digest
@@ -65,7 +65,7 @@ class Left(NamedTuple):
     unreached: dict[str, str]
 
 
-class Part(NamedTuple):
+class FetchedPart(NamedTuple):
     """The part of a file that one call has pulled."""
 
     state: State
@@ -74,14 +74,7 @@ class Part(NamedTuple):
     fetched_bytes: int
 
 
-class Leases(Protocol):
-    """Provides a link to a host for the duration of a call, also for a run that has ended."""
-
-    def __call__(self, run: Run, name: str, use: Callable[[Asks], Any]) -> Any:
-        """Return what `use` returns. Raises LinkDown if the host cannot be reached."""
-
-
-def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
+def find(run: Run, lease: Lends, *, task: TaskId | None = None) -> Left:
     """Ask the hosts of the run's tasks, or of one task, for the files left there. It blocks."""
 
     def list_host(host: str) -> tuple[list[Output], int] | str:
@@ -104,10 +97,15 @@ def find(run: Run, lease: Leases, *, task: TaskId | None = None) -> Left:
     )
 
 
-def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
+def listed(run: Run, lease: Lends, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
     """Return a document of the files that a run has left and that the patterns name. It blocks."""
     left = find(run, lease, task=_task_of(run, task))
-    wanted, hidden = chosen(left.outputs, patterns)
+    return _document(run, *chosen(left.outputs, patterns), left.left_out, left.unreached)
+
+
+def _document(
+    run: Run, wanted: list[Output], hidden: int, left_out: dict[str, int], unreached: dict[str, str]
+) -> dict[str, Any]:
     beyond = not_fetched(run, wanted)
     return {
         "run_id": run.run_id,
@@ -115,9 +113,29 @@ def listed(run: Run, lease: Leases, patterns: Sequence[str], task: str | None) -
             {"host": each.host, "to": each.to, **each.file, "why": beyond.get(each.to)} for each in wanted
         ],
         "hidden": hidden,
-        "left_out": left.left_out,
-        "unreached": left.unreached,
+        "left_out": {host: count for host, count in left_out.items() if count},
+        "unreached": unreached,
     }
+
+
+def saved(run: Run, lease: Lends, generation: int, path: str) -> dict[str, Any]:
+    """Return a document as `listed` does, of what the chief has saved as that checkpoint. It blocks.
+
+    Args:
+        run: the run.
+        lease: provides the link.
+        generation: which of its generations has saved it, or was given it.
+        path: the file, the directory, or the prefix of files, below the generation's directory. Empty: all in it.
+    """
+    host = run.task(run.chief).host
+    try:
+        listed, left_out = lease(run, host, lambda link: files.listing(link, run, host, "saved", generation))
+    except (LinkDown, OrderRefused) as e:
+        return _document(run, [], 0, {}, {host: str(e)})
+    below = (f"{path}/", f"{path}.") if path else ""
+    mine = [file for file in listed if file["path"] == path or file["path"].startswith(below)]
+    plain = [file for file in mine if not file["path"].parts[-1].startswith(".orch-")]
+    return _document(run, [Output(host, file, file["path"]) for file in plain], 0, {host: left_out}, {})
 
 
 def _task_of(run: Run, name: str | None) -> TaskId | None:
@@ -218,7 +236,7 @@ def _why_no_place(path: RelativePath) -> str | None:
 
 def bring(
     link: Asks, run: Run, output: Output, directory: str, *, sha256: str | None = None, replace: bool = False
-) -> Part:
+) -> FetchedPart:
     """Fetch a file, or a part of it, to its place below a directory. Call again while the state is `more`.
 
     Args:
@@ -246,9 +264,9 @@ def bring(
     with Tree(directory) as top:
         kind = top.kind(output.to) if is_new else None
         if kind == stat.S_IFREG and _sha256(top, output.to) == sha256:
-            return Part("here", sha256, size_bytes, 0)
+            return FetchedPart("here", sha256, size_bytes, 0)
         if kind is not None and not (replace and kind in (stat.S_IFREG, stat.S_IFLNK)):
-            return Part("differs", sha256, 0, 0)
+            return FetchedPart("differs", sha256, 0, 0)
         inside = os.path.dirname(output.to)
         top.make(inside)
         why = disk.why_reserved(directory)
@@ -260,15 +278,15 @@ def bring(
             here = copy.seek(0, os.SEEK_END)
             copy.flush()
             if here < size_bytes and fetched:
-                return Part("more", sha256, here, fetched)
+                return FetchedPart("more", sha256, here, fetched)
         if _sha256(top, partial_copy) != sha256:
             top.remove(partial_copy)
             raise _changed(output)
         top.rename(partial_copy, output.to, durable=False)  # the next fetch notices a loss by a power cut
-        return Part("fetched", sha256, size_bytes, fetched)
+        return FetchedPart("fetched", sha256, size_bytes, fetched)
 
 
-def of_request(file: Any, sha256: Any) -> tuple[Output, str | None]:
+def requested_file(file: Any, sha256: Any) -> tuple[Output, str | None]:
     """Return the file of a request, as `listed` gave it, and its digest. Raises UsageError for anything else."""
     try:
         wanted = Output(str(file["host"]), check_of(TaskFile)(file), check_of(RelativePath)(file["to"]))

@@ -101,7 +101,7 @@ class PartwiseTransfer:
         """Make a snapshot of a generation's checkpoint, and return its manifest. Without `path`: of the newest."""
         order = SNAPSHOT(
             {
-                **orders.of_run(self._run),
+                **orders.run_fields(self._run),
                 "dir": self._directory,
                 "generation": generation,
                 "path": path,
@@ -185,7 +185,7 @@ class PartwiseTransfer:
         self._head.check(self._run, self._generation)
         order = CHUNK(
             {
-                **orders.of_run(self._run),
+                **orders.run_fields(self._run),
                 "dir": self._directory,
                 "digest": manifest["digest"],
                 "name": part.name,
@@ -226,7 +226,7 @@ class PartwiseTransfer:
 
     def push(self, host: str, manifest: Manifest, store: CheckpointStore) -> None:
         """Push a snapshot to a host. Chunks that the host has are not sent."""
-        order = RECEIVE({**orders.of_run(self._run), "dir": self._directory, "manifest": manifest})
+        order = RECEIVE({**orders.run_fields(self._run), "dir": self._directory, "manifest": manifest})
         give_up_at, tries = self._give_up_at(), 0
         while tries < TRIES_MAX:
             missing = self.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok["missing"]

@@ -7,16 +7,16 @@ only the journal's reserve is free on the disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from orchestrator.both.within import Tree
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
-from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
+from orchestrator.head.links.conversation import Asks, Lends, LinkDown, OrderRefused, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.orders.tasks import TaskFile
@@ -35,14 +35,7 @@ class _Share(NamedTuple):
     more: bool
 
 
-class Leases(Protocol):
-    """Provides a link to a host for the duration of a call, also for a run that has ended."""
-
-    def __call__(self, run: Run, name: str, use: Callable[[Asks], _Share]) -> _Share:
-        """Return what `use` returns. Raises LinkDown if the host cannot be reached."""
-
-
-def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict[str, Any]:
+def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Lends) -> dict[str, Any]:
     """Pull at most SHARE_BYTES from each host. It blocks.
 
     Returns:

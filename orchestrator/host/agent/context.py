@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from orchestrator.host.agent.directories import Directories
     from orchestrator.host.agent.host import Host
     from orchestrator.host.agent.jobs import Jobs
-    from orchestrator.host.agent.leases import Leases
+    from orchestrator.host.agent.leases import GpuLeases
     from orchestrator.host.agent.streams import Loop
     from orchestrator.host.agent.tasks import Tasks
 
@@ -22,4 +22,4 @@ class Context(Value):
     jobs: Jobs
     tasks: Tasks
     directories: Directories
-    leases: Leases
+    leases: GpuLeases

@@ -42,7 +42,7 @@ KEPT_S = 86400.0
 
 _SAID_CHARS_MAX = 600
 _TAIL_BYTES = 16 << 10
-_DOOR = b"""#!/bin/sh
+_PYTHON_LAUNCHER = b"""#!/bin/sh
 python="${0%/bin/*}/hosts/$(uname -n)/bin/python"
 [ -x "$python" ] || { echo orch-no-python; exit 127; }
 exec "$python" "$@"
@@ -109,7 +109,7 @@ def _open(name: str, key: str) -> None:
         os.makedirs(os.path.join(_path(name), part), mode=0o700, exist_ok=True)
     door = os.path.join(_path(name), "bin", "python")
     if not os.path.exists(door):
-        durable.write(door, _DOOR, mode=0o700)
+        durable.write(door, _PYTHON_LAUNCHER, mode=0o700)
     mine = os.path.join(_path(name), "hosts", os.uname().nodename)
     if not os.path.islink(mine) or os.readlink(mine) != f"../../{key}":
         fresh = f"{mine}.{os.urandom(4).hex()}"

@@ -204,7 +204,7 @@ class Orders:
             self._listeners = neighbours.Listeners(self._context.loop)
         first, last = order["ports"]
         secret, writes = order.get("secret", ""), order.get("writes")
-        facts = health.of_now(
+        facts = health.facts_now(
             *self._listeners.begin((first, last), order["token"], order["listen_s"], secret)
         )
         host_dir, more, gpus = self._host.host_dir, order["directories"], order.get("gpus", False)
@@ -445,9 +445,12 @@ class Orders:
         reply.ok({"offset": offset, "end": end, "time": time.time()}, data)
 
     def _on_files(self, order: tasks.AskFiles, _blob: bytes, reply: Reply) -> None:
-        host_dir, run, kind = self._host.host_dir, order["run"], order["of"]
+        host_dir, run, kind, saved = self._host.host_dir, order["run"], order["of"], order.get("saved")
         self._fork(
-            reply, "the listing of the tasks' files", QUERY_S, lambda: files.listing(host_dir, run, kind)
+            reply,
+            "the listing of the tasks' files",
+            QUERY_S,
+            lambda: files.listing(host_dir, run, kind, saved),
         )
 
     def _on_file(self, order: tasks.AskFile, _blob: bytes, reply: Reply) -> None:

@@ -31,7 +31,7 @@ _SLOWED = {
 }
 
 
-def of_now(ports: list[int], free: int, busy: list[int]) -> Health:
+def facts_now(ports: list[int], free: int, busy: list[int]) -> Health:
     """Return the facts that need no disk, with the listening ports, the number of free ones, and the busy ones."""
     memory = memory_now()
     return {
@@ -183,7 +183,7 @@ def save_bytes(directory: str) -> int | None:
 
     try:
         with Tree(directory) as tree:
-            units = (unit for chapter in lineage.chapters(tree) for unit in chapter.contents().units)
+            units = (unit for origin in lineage.origins(tree) for unit in origin.contents().units)
             newest = next(units, None)
     except OSError:
         return None
@@ -259,12 +259,11 @@ def _directory(path: str, group: str | None) -> Directory:
 
 
 def others_in(directory: str, group: str | None) -> str | None:
-    """Return who else may write into a directory, beside us, root and that group; None: nobody, or it is missing."""
-    from orchestrator.both.within import Tree, who_else_writes
+    """Return who else may write into a directory, beside us, root and that group; None: nobody, or it is not known."""
+    from orchestrator.both.within import who_else_writes
 
     try:
-        with Tree(directory) as tree:
-            return who_else_writes(tree, group)
+        return who_else_writes(directory, group)
     except OSError:
         return None
 

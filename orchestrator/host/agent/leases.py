@@ -50,7 +50,7 @@ class _Wish(Value):
     epoch: int
 
 
-class Leases:
+class GpuLeases:
     """The leases of this agent, by GPU. `lives` returns whether a task of a run lives here."""
 
     def __init__(self, loop: Loop, host_dir: str, lives: Callable[[str], bool]) -> None:
@@ -103,7 +103,7 @@ class Leases:
         for gpu in missing:
             self._ask(run, wish, gpu, settle, _TRIES)
 
-    def of_start(self, run: str) -> tuple[list[int], dict[str, Any]]:
+    def for_shim(self, run: str) -> tuple[list[int], dict[str, Any]]:
         """Return the file descriptors of a run's leases for a new shim, and the shim's answer to those who ask.
 
         Raises HostFault if another process holds one of them.

@@ -17,7 +17,7 @@ from orchestrator.host.agent.directories import Directories
 from orchestrator.host.agent.handlers import Orders
 from orchestrator.host.agent.host import Host
 from orchestrator.host.agent.jobs import Jobs
-from orchestrator.host.agent.leases import Leases
+from orchestrator.host.agent.leases import GpuLeases
 from orchestrator.host.agent.reply import Reply, too_large
 from orchestrator.host.agent.streams import QUEUE_BYTES_MAX, READ, Loop, Output
 from orchestrator.host.agent.tasks import Tasks
@@ -55,7 +55,7 @@ class Agent:
         self._presence = Presence(host_dir)
         self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._forward)
         self._directories = Directories(self._loop, self._jobs, host_dir)
-        leases = Leases(self._loop, host_dir, self._tasks.lives)
+        leases = GpuLeases(self._loop, host_dir, self._tasks.lives)
         context = Context(self._loop, self._host, self._jobs, self._tasks, self._directories, leases)
         self._orders = Orders(context, self._output)
         self._decoder = Decoder()

@@ -26,7 +26,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a task of the spec's `env`."""
     from orchestrator.host.shim import spawn
 
-    return {**spawn.of_login(os.environ), **env}
+    return {**spawn.login_environment(os.environ), **env}
 
 
 def activated() -> dict[str, str]:
@@ -38,7 +38,7 @@ def activated() -> dict[str, str]:
 
     if "ORCH_BEFORE" not in os.environ:
         return {}
-    before, now = spawn.kept(os.environ["ORCH_BEFORE"]), spawn.of_login(os.environ)
+    before, now = spawn.kept(os.environ["ORCH_BEFORE"]), spawn.login_environment(os.environ)
     own = {os.uname().nodename: "HOST", os.path.expanduser("~"): "~"}
     changed = {}
     for name in sorted(before.keys() | now.keys()):

@@ -12,12 +12,8 @@ import sys
 
 from orchestrator.host.system.patience import within
 
-_PACKAGES = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-intel"),
-    "keras": ("keras",),
-    "tf_keras": ("tf-keras",),
-    "numpy": ("numpy",),
-}
+_OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-intel")}
+"""By module: distributions that have it, and are not named after it."""
 
 _IMPORT = """
 import sys
@@ -58,13 +54,12 @@ def main(argv: list[str]) -> int:
 
     uuids, no_gpus, instances = gpus.present()
     installed = _installed()
-    packages = {**_PACKAGES, **{name: (name.replace("_", "-"),) for name in wish.get("packages") or ()}}
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": place_of_tasks.started_as(
             wish["command"], sys.executable, wish["env"], wish["surroundings"]
         ),
-        "versions": {name: _version(name, names, installed) for name, names in packages.items()},
+        "versions": {name: _version(name, installed) for name in wish.get("packages") or ()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
         "checkpoint_share": share,
@@ -157,7 +152,6 @@ def _directory(directory: str, run: str | None, group: str | None, known: str | 
 
     The token is empty if the directory has not the one that is known.
     """
-    from orchestrator.both.within import who_else_writes
     from orchestrator.checkpoints import places, share
 
     if run is not None and known:
@@ -167,9 +161,9 @@ def _directory(directory: str, run: str | None, group: str | None, known: str | 
         except OSError as e:
             return f"{e.strerror}: {e.filename or directory}", None, None
     try:
-        with places.opened(directory, group) as tree:
-            others = who_else_writes(tree, group)
-        why = why_not_writable(directory)
+        others = places.others_in(directory, group)
+        is_there = others is None or os.path.lexists(directory)
+        why = why_not_writable(directory) if is_there else None
         if why is not None or others is not None or run is None:
             return why, None, others
         if group is not None:
@@ -214,9 +208,9 @@ def own_name(name: str) -> OwnName:
     return own
 
 
-def _version(module: str, names: tuple[str, ...], installed: Mapping[str, str]) -> str | None:
+def _version(module: str, installed: Mapping[str, str]) -> str | None:
     """Return the version of a package; None if it is missing, `unknown` where it can be imported all the same."""
-    for name in names:
+    for name in (module.replace("_", "-"), *_OTHER_NAMES.get(module, ())):
         if name in installed:
             return installed[name]
     from importlib.machinery import PathFinder

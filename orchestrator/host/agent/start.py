@@ -42,7 +42,7 @@ def start(context: Context, order: tasks.Start, reply: Reply) -> tasks.Started |
         who = shim_record.shim_identity(context.tasks.link(run, task, generation).directory)
         return {"pid": who.pid if who is not None else None, "already": True}
     # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
-    leases, about = context.leases.of_start(run)
+    leases, about = context.leases.for_shim(run)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     wish.update(host_dir=host.host_dir, bundle=host.bundle, lease=about)
     wish["env"] = {"ORCH_LOG_DIR": files.log_dir(directory), **order["env"]}

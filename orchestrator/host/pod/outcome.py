@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.reports import Task
 
-_HOPELESS_KINDS = ("syntax", "import", "unsupported")
+_HOPELESS_KINDS = ("syntax", "import", "unsupported", "other-shapes")
 """Errors of a script that every restart would repeat: the code and the image stay the same."""
 
 TERM, STALL, PEERS = "term", "stall", "peers"

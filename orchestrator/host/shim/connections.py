@@ -73,12 +73,14 @@ class AgentLink:
         except FrameError as e:
             raise Gone from e
 
-    def report(self, task: Task, at: float) -> None:
+    def report(self, task: Task, at: float) -> bool:
         """Send a report, unless the one before is still unsent: the next one repeats everything."""
         self.report_at = at + self.heartbeat_s
         self.flush()
-        if not self._unsent:
-            self._send(_report_frame(task))
+        if self._unsent:
+            return False
+        self._send(_report_frame(task))
+        return True
 
     def reply(self, id: Any, answer: dict[str, Any]) -> None:
         """Send a reply, or that it is too long for a frame. Raises Gone."""
@@ -145,14 +147,16 @@ class Agents:
         """Return when the next report to each agent is due."""
         return [link.report_at for link in self._links]
 
-    def report(self, task: Task, at: float, *, all: bool = True) -> None:
-        """Send a report to all agents, or without `all` to those whose heartbeat is due."""
+    def report(self, task: Task, at: float, *, all: bool = True) -> bool:
+        """Send a report to all agents, or without `all` to those whose heartbeat is due. Return if any was sent."""
+        is_sent = False
         for link in list(self._links):
             if all or at >= link.report_at:
                 try:
-                    link.report(task, at)
+                    is_sent |= link.report(task, at)
                 except Gone:
                     self._drop(link)
+        return is_sent
 
     def reply(self, link: AgentLink, id: Any, answer: dict[str, Any]) -> None:
         """Send a message to one agent, if it is still connected."""

@@ -25,7 +25,7 @@ from orchestrator.host.shim.state import (
     Do,
     Ended,
     Exited,
-    Looked,
+    KillChecked,
     Ordered,
     Phase,
     RuntimeReady,
@@ -70,7 +70,7 @@ class Shim:
         self._port = port
         self._port_number = None if port is None else int(port.getsockname()[1])
         self._log = LogWriter(directory, int(start["log_max_bytes"]), list(secrets.values()))
-        self._progress = Progress()
+        self._progress = Progress(str(start["task"]))
         self._state, self._first = state.begin(
             int(start["generation"]), int(start["epoch"]), bool(start["hold"])
         )
@@ -153,7 +153,7 @@ class Shim:
         if self._report_at is not None and at >= self._report_at:
             self._report()
         elif any(at >= due_at for due_at in self._agents.due_at()):
-            self._agents.report(self._task(), at, all=False)
+            self._send_report(at, all=False)
 
     def _woken(self, wake: socket.socket) -> None:
         numbers = wake.recv(4096)
@@ -251,7 +251,7 @@ class Shim:
         was_any = self._process.kill()
         self._reap()
         # Each search reads all processes of the host, so there is no second one where the first found none.
-        self._handle_event(Looked(time.monotonic(), self._process.left() if was_any else []))
+        self._handle_event(KillChecked(time.monotonic(), self._process.left() if was_any else []))
 
     def _read_pipe(self, fd: int) -> bool:
         """Read from the task's output. Return False if nothing was there, or the pipe has ended."""
@@ -394,7 +394,11 @@ class Shim:
         self._report_at = None
         if self._ended:
             return  # the exit record says it all
-        self._agents.report(self._task(), time.monotonic())
+        self._send_report(time.monotonic(), all=True)
+
+    def _send_report(self, at: float, *, all: bool) -> None:
+        if self._agents.report(self._task(), at, all=all):
+            self._progress.told()
 
     def _task(self) -> Task:
         task: Task = {**blank_task(self._start), **self._process.measured}

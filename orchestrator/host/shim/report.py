@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from orchestrator.both import stretches
 from orchestrator.protocol.limits import (
     KIND_CHARS_MAX,
     LAST_LINE_CHARS_MAX,
@@ -40,6 +41,9 @@ _CUTS = (
 )
 """The limits of each cut: metrics, sentences, characters of a sentence, last lines, characters of one, processes."""
 
+_CHIEFS = ("chief:0", "worker:0")
+"""The tasks whose every value is reported: only the chief's are kept."""
+
 CUTS = len(_CUTS)
 """The first cut is to the limits of the protocol. The others are for frames that are too long even so."""
 
@@ -74,7 +78,9 @@ def ended_task(task: Task, ended: TaskExit) -> Task:
 class Progress:
     """What the runtime has said, checked: any script may write to that socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: str = "") -> None:
+        self._has_trails = task in _CHIEFS
+        self._trails: dict[str, stretches.Trail] = {}
         self._told: dict[str, Any] = {}
         """The fields of a TASK as the runtime has said them. One that is missing was not said."""
         self._since_at: dict[str, float] = {}
@@ -93,8 +99,10 @@ class Progress:
             # Once the runtime has sent a heartbeat, every message of it is a sign of life
             self._since_at["runtime_age_s"] = at
         if "heartbeat" in message:
-            before = self._told.get("stage")
-            stage = _object(message["heartbeat"]).get("stage", before)
+            heartbeat, before = _object(message["heartbeat"]), self._told.get("stage")
+            stage = heartbeat.get("stage", before)
+            self._told.pop("passing", None)
+            self._tell("passing", _read("passing", heartbeat.get("passing")))
             if stage not in STAGES or stage == before:
                 return ""
             self._enter(stage, at)
@@ -162,6 +170,8 @@ class Progress:
                 told[name[:METRIC_CHARS_MAX]] = None, first  # its earlier value is not shown any more
                 odd.setdefault(name[:METRIC_CHARS_MAX], {"step": first, "value": value})
         self._measure(told, odd)
+        if self._has_trails:
+            self._follow(_object(message.get("stretches")), at)
         began = self._told.get("began")
         if not self.has_stepped and (began is None or began["stride"] or step > began["step"]):
             self.has_stepped = True
@@ -182,6 +192,20 @@ class Progress:
         if len(known) > METRICS_MAX and all(said["kind"] != _TOO_MANY["kind"] for said in self._said):
             self._say(_TOO_MANY)
 
+    def _follow(self, told: dict[str, Any], at: float) -> None:
+        """Add what was reported since the last message to the trails of the metrics that are kept."""
+        self._trails = {name: trail for name, trail in self._trails.items() if name in self._metrics}
+        for name, rows in told.items():
+            if name in self._metrics and isinstance(rows, list):
+                read = [stretches.read(row, lambda step: _step_of(step) is not None) for row in rows]
+                trail = self._trails.setdefault(name, stretches.Trail())
+                trail.add([row for row in read if row is not None], at, len(self._metrics))
+
+    def told(self) -> None:
+        """Note that a report of all this is on its way."""
+        for trail in self._trails.values():
+            trail.told()
+
     def steps_per_s(self, at: float) -> float | None:
         """Return the pace of the last seconds; it falls while nothing comes. None before two reports of a step."""
         if len(self._points) < 2:
@@ -198,6 +222,7 @@ class Progress:
             metrics={name: value for name, (value, _) in self._metrics.items()},
             metric_steps={name: at for name, (_, at) in self._metrics.items() if at != step},
             nonfinite=dict(self._nonfinite),
+            stretches={name: trail.content() for name, trail in self._trails.items()},
             said=list(self._said),
             steps_per_s=self.steps_per_s(at),
             **{
@@ -234,6 +259,8 @@ def _cut(
         shown["metrics"] = {name[:METRIC_CHARS_MAX]: task["metrics"][name] for name in kept}
         if steps := task.get("metric_steps"):
             shown["metric_steps"] = {name[:METRIC_CHARS_MAX]: steps[name] for name in kept if name in steps}
+    if task.get("stretches") and metrics < METRICS_MAX:
+        del shown["stretches"]
     if odd := task.get("nonfinite"):
         shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: odd[name] for name in first_metrics(odd, metrics)}
     if task.get("said"):
@@ -334,6 +361,7 @@ _FORMS: dict[str, dict[str, tuple[Callable[[Any], Any], object]]] = {
         "spent_s": (_span, _LEFT_OUT),
         "saved_step": (_step_of, _LEFT_OUT),
     },
+    "passing": {"done": (_step_of, _NEEDED), "total": (_step_of, 0)},
     "holds": {"step": (_step_of, _NEEDED), "checksum": (_checksum, _NEEDED)},
     "rescued": {"step": (_step_of, None), "took_s": (_span, 0.0), "why": (_sentence, "")},
     "restored": {

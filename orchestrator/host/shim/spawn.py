@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import zlib
 
 from orchestrator.both import process
 from orchestrator.both.value import Value
@@ -43,7 +44,7 @@ def task_env(
     generation_dir: str,
 ) -> dict[str, str]:
     """Return the environment: that of the login, of the order and of the release, the secrets, and the marker."""
-    env = of_login(inherited)
+    env = login_environment(inherited)
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update({str(name): str(value) for name, value in start["env"].items()})
     env.update(release_env)
@@ -55,12 +56,21 @@ def task_env(
     paths = [str(start["bundle"]), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     env.update(marker(start, generation_dir))
+    env["ORCH_SCRIPT"] = _identity_of_script(start)
     place = os.path.dirname(os.path.expanduser(str(start["python"])))
     env["PATH"] = _with_first(place, env.get("PATH", os.defpath))
     return env
 
 
-def of_login(inherited: Mapping[str, str]) -> dict[str, str]:
+def _identity_of_script(start: dict[str, Any]) -> str:
+    """Return what changes with the script's code, its arguments and its variables, and is otherwise the same."""
+    ours = ("ORCH_", "CUDA_", "no_grpc_proxy")
+    own = [[name, value] for name, value in sorted(start["env"].items()) if not name.startswith(ours)]
+    given = repr([start["code"], start["script"], start["args"], own])
+    return f"{zlib.crc32(given.encode()):08x}"
+
+
+def login_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what a task inherits of the login's environment, before a shim of Python has changed it."""
     if inherited.get("ORCH_LOGIN"):
         inherited = kept(inherited["ORCH_LOGIN"])

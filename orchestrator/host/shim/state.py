@@ -66,7 +66,7 @@ class Do(Enum):
     ASK_TO_STOP = "tell the runtime to stop; grace in seconds"
     ASK_TO_RESCUE = "tell the runtime to hand over its state, and to stop; the content of its line"
     TERMINATE = "SIGTERM to the task's main process"
-    KILL = "SIGKILL to all processes of the task, then a Looked event with those that are left"
+    KILL = "SIGKILL to all processes of the task, then a KillChecked event with those that are left"
     RECORD = "write the exit record, tell the agents, end"
     REPORT = "tell the agents at once"
     ACCEPT = "answer the order: obeyed, now or before"
@@ -111,7 +111,7 @@ class Exited(Value):
         super().__init__(ended.at, ended)
 
 
-class Looked(Value):
+class KillChecked(Value):
     """The processes that still live after a KILL, as the exit record names them."""
 
     at: float
@@ -155,7 +155,7 @@ class State(Value):
 
 
 if TYPE_CHECKING:
-    Event = Ordered | RuntimeReady | Exited | Looked | Signalled | Ticked
+    Event = Ordered | RuntimeReady | Exited | KillChecked | Signalled | Ticked
     Actions = list[tuple[Do, Any]]
 
 
@@ -177,7 +177,7 @@ def decide(state: State, event: Event) -> tuple[State, Actions]:
         return state.replace(phase=Phase.READY, reached=Phase.READY), [(Do.REPORT, None)]
     if isinstance(event, Exited):
         return _exited(state, event)
-    if isinstance(event, Looked):
+    if isinstance(event, KillChecked):
         if state.phase is not Phase.KILLING or state.give_up_at is None:
             return state, []
         done = state.ended is not None and not event.left

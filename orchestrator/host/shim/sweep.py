@@ -61,7 +61,7 @@ def sweep(
     It waits at most `bound_s`; what is left then is remembered on the host. `known` are recorded identities, for
     processes whose environment cannot be read.
     """
-    groups, known = list(groups), [*known, *unkillable.of_run(host_dir, run)]
+    groups, known = list(groups), [*known, *unkillable.living_of_run(host_dir, run)]
     give_up_at = time.monotonic() + bound_s
     while True:
         for group in groups:

@@ -56,11 +56,6 @@ class Cgroup:
             except (ProcessLookupError, PermissionError):
                 continue
 
-    def empty(self) -> bool:
-        """Return whether no process lives in the group or below it."""
-        events = keyed(os.path.join(self.path, "cgroup.events"))
-        return events.get("populated", 0) == 0
-
     def peak_bytes(self) -> int | None:
         """Return the most memory that the group used at once; None if the memory controller is off."""
         return number(os.path.join(self.path, "memory.peak"))

@@ -83,6 +83,7 @@ def build(host_dir: str, run: str, files: list[File]) -> list[str]:
         return []
     temporary = f"{target}.{os.getpid()}.tmp"
     damaged = []
+    shutil.rmtree(temporary, ignore_errors=True)  # of an agent with this pid, which a power cut has ended
     try:
         os.makedirs(temporary, mode=0o700)
         for entry in files:

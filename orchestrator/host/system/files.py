@@ -1,6 +1,7 @@
 """Files on a host that the head may ask for: what the tasks wrote for TensorBoard, and what they left. Runs on hosts.
 
-A task writes into two places: `logs` (ORCH_LOG_DIR, of one generation) and `work` (its working directory). Of
+A task writes into three places: `logs` (ORCH_LOG_DIR, of one generation), `work` (its working directory) and `saved`
+(ORCH_CHECKPOINT_DIR, of one generation, where it is the chief's). Of
 TensorBoard's files in either, whoever has the first bytes asks for the rest, since they only grow.
 """
 
@@ -18,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
+
+    from orchestrator.protocol.orders.tasks import Saved
 
     Entry = tuple[str, os.stat_result | None]
     Candidate = tuple[str, int, str, str, int | None]
@@ -38,13 +41,15 @@ def log_dir(generation_dir: str) -> str:
     return os.path.join(generation_dir, "logs")
 
 
-def listing(host_dir: str, run: str, kind: str) -> dict[str, Any]:
+def listing(host_dir: str, run: str, kind: str, saved: Saved | None = None) -> dict[str, Any]:
     """List files of the run's tasks on this host, and count those that are left out.
 
     Args:
         host_dir: this host's directory.
         run: the run's id.
-        of: `summaries` (TensorBoard's, of all generations) or `outputs` (what lies in the working directories).
+        kind: `summaries` (TensorBoard's, of all generations), `outputs` (what lies in the working directories) or
+            `saved`.
+        saved: for `saved`, where.
 
     Returns:
         `{"files": [{"task", "generation", "place", "path", "bytes"}], "left_out": n}`.
@@ -56,27 +61,30 @@ def listing(host_dir: str, run: str, kind: str) -> dict[str, Any]:
     controls = re.compile(CONTROLS).search
     files: list[dict[str, Any]] = []
     left_out = chars = 0
-    for task, generation, place, path, size in _in_turn(_candidates(host_dir, run, kind)):
+    for task, generation, place, path, size in _in_turn(_candidates(host_dir, run, kind, saved)):
         if kind == "summaries" and not (_MARK in os.path.basename(path) or _PLUGINS in path):
             continue
         chars += len(path)
         full = len(files) >= FILES_MAX or chars > PATHS_CHARS_MAX or len(path) > PATH_CHARS_MAX
         # The head could neither show a name with control characters nor send it back.
         if size is None or full or controls(path):
-            left_out += kind == "outputs" or size is not None
+            left_out += kind != "summaries" or size is not None
             continue
         files.append({"task": task, "generation": generation, "place": place, "path": path, "bytes": size})
     files.sort(key=lambda file: (file["task"], file["generation"], file["place"], file["path"]))
     return {"files": files, "left_out": left_out}
 
 
-def _candidates(host_dir: str, run: str, kind: str) -> list[Iterator[Candidate]]:
+def _candidates(host_dir: str, run: str, kind: str, saved: Saved | None) -> list[Iterator[Candidate]]:
     """Return what lies at each place: (task, generation, place, path, size). Size None: it is no regular file."""
 
     def lying(task: str, generation: int, place: str, entries: Iterator[Entry]) -> Iterator[Candidate]:
         for path, status in entries:
             yield task, generation, place, path, None if status is None else status.st_size
 
+    if saved is not None:
+        lie = workdir.regular(os.path.expanduser(saved["dir"]), others=True)
+        return [lying(saved["task"], saved["generation"], "saved", lie)]
     newest: dict[str, int] = {}
     places = []
     for task, generation, directory in sorted(generations(host_dir, run)):
@@ -124,6 +132,8 @@ def _opened(host_dir: str, wish: dict[str, Any]) -> BinaryIO:
     run, task, path = wish["run"], wish["task"], wish["path"]
     if wish["place"] == "work":
         top = workdir.work_dir(host_dir, run, task)
+    elif wish["place"] == "saved":
+        top = os.path.expanduser(wish["dir"])
     else:
         top = log_dir(generation_dir(host_dir, run, task, wish["generation"]))
     try:

@@ -79,7 +79,7 @@ def known(host_dir: str) -> list[Unkillable]:
     return living
 
 
-def of_run(host_dir: str, run: str) -> list[process.Identity]:
+def living_of_run(host_dir: str, run: str) -> list[process.Identity]:
     """Return those of one run that still live: a sweep tries again to kill them."""
     return [who for who, marked_run, _ in _living(host_dir) if marked_run == run]
 

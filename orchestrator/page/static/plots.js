@@ -53,7 +53,13 @@ const columns = (lines, more = []) => {
 const split = (line, kept) => {
   if (kept === null || kept === undefined || line.x.at(-1) <= kept) return [{ ...line, lost: false }];
   const at = line.x.findIndex((x) => x > kept);
-  const part = (from, to, lost) => ({ ...line, x: line.x.slice(from, to), y: line.y.slice(from, to), lost });
+  const part = (from, to, lost) => ({
+    ...line,
+    x: line.x.slice(from, to),
+    y: line.y.slice(from, to),
+    means: line.means?.filter(([x]) => x > kept === lost),
+    lost,
+  });
   return [part(0, at, false), part(Math.max(0, at - 1), undefined, true)].filter((each) => each.x.length);
 };
 
@@ -65,14 +71,16 @@ const HUES = {
 export const hueOf = (line) => HUES[isDark() ? "dark" : "light"][line];
 const [HEIGHT, LARGE] = [190, 460];
 
-// An exponential mean; a gap stays a gap.
-const smoothed = (ys, weight) => {
-  let mean = null;
-  return ys.map((y) => {
+// The exponential mean of a line: of all its values, not of those that are drawn. A gap stays a gap.
+const smoothed = (line, weight) => {
+  const means = line.means || line.x.map((x, i) => [x, line.y[i], 1]);
+  let [sum, count] = [0, 0];
+  const ys = means.map(([, y, n]) => {
     if (y === null || y === undefined) return y;
-    mean = mean === null ? y : weight * mean + (1 - weight) * y;
-    return mean;
+    [sum, count] = [weight * sum + n * y, weight * count + n];
+    return sum / count;
   });
+  return { ...line, x: means.map(([x]) => x), y: ys, isSmooth: true };
 };
 
 // The values without the outermost hundredth at either end.
@@ -154,12 +162,16 @@ export class Plot {
     this.lines = lines
       .filter((line) => line.x.length)
       .flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line]))
-      .map((line) => ({ ...line, y: scaled(line.name, line.y) }));
+      .map((line) => ({
+        ...line,
+        y: scaled(line.name, line.y),
+        means: line.means?.map(([x, y, n]) => [x, scaled(line.name, [y])[0], n]),
+      }));
     // What was reported stays behind what is smoothed.
     if (this.smooth)
       this.lines = this.lines.flatMap((line) => [
         { ...line, isBehind: true },
-        { ...line, y: smoothed(line.y, this.smooth), isSmooth: true },
+        smoothed(line, this.smooth),
       ]);
     this.range = range;
     this.odd = lines.flatMap((line) =>

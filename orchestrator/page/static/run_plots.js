@@ -38,6 +38,8 @@ export class RunPlots {
       x: byStep ? "step" : "time",
       from,
       to,
+      from_step: byStep && this.stepRange ? Math.floor(this.stepRange[0]) : null,
+      to_step: byStep && this.stepRange ? Math.ceil(this.stepRange[1]) : null,
       buckets: 600,
     });
     // Nothing of the newest generation was trained again.

@@ -18,8 +18,9 @@ FILES_MAX = 100_000
 
 CheckpointsDo = Literal["list", "read", "pin", "unpin", "rollback", "rm"]
 
-Place = Literal["logs", "work"]
-"""Where a task wrote a file: in a generation's ORCH_LOG_DIR, or in its working directory."""
+Place = Literal["logs", "work", "saved"]
+"""Where a task wrote a file: in a generation's ORCH_LOG_DIR, in its working directory, or in what a
+generation saves."""
 
 FaultKind = Literal["kill", "freeze", "kill-shim", "kill-agent", "fill"]
 

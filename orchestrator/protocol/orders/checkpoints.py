@@ -89,6 +89,8 @@ class Seeded(TypedDict):
     """After a start from scratch: the earlier checkpoints."""
     removed: NotRequired[Annotated[list[Generation], Length(FILES_MAX)]]
     """The generations beyond `keep` that were removed."""
+    replaceable: NotRequired[Restored | None]
+    """The file that is given, where one of an earlier step could be given in its place."""
     by: NotRequired[AnyJson]
     """The maker of the generation. The directory stores this reply, and a repeated order gets the same one."""
 

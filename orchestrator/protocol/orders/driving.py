@@ -63,7 +63,7 @@ class Leased(TypedDict):
     since: UnixTime | None
 
 
-class Leases(TypedDict):
+class LeasesOfOthers(TypedDict):
     """The run's GPUs whose leases others hold; empty if the run has all of its leases."""
 
     others: Annotated[list[Leased], Length(1024)]
@@ -167,7 +167,7 @@ class Remove(OfRun):
 
 WATCH = Verb("watch", Watch, Nothing)
 UNWATCH = Verb("unwatch", Unwatch, Nothing)
-LEASE = Verb("lease", Lease, Leases)
+LEASE = Verb("lease", Lease, LeasesOfOthers)
 KEEP = Verb("keep", Keep, Nothing)
 RUNS = Verb("runs", Runs, KnownRuns, Fence.ANYBODY)
 REMOVE = Verb("remove", Remove, Nothing, refusals=("driven",))

@@ -60,7 +60,7 @@ class Probe(OfRun):
     modules: NotRequired[list[str]]
     """Top-level modules that the script needs."""
     packages: NotRequired[list[str] | None]
-    """Packages besides TensorFlow's whose versions the answer has."""
+    """Modules whose versions the answer has."""
     source: NotRequired[str | None]
     """The text of the script, which is compiled; null: none."""
     tensorflow: NotRequired[Import]
@@ -95,7 +95,7 @@ class Facts(TypedDict):
     activated: NotRequired[Annotated[dict[Name, Annotated[str, Length(1 << 16)]], Length(1024)]]
     """The variables that `activate` of the spec has changed, without the host's name and home; empty if removed."""
     versions: Annotated[dict[Name, Name | None], Length(16)]
-    """Versions of tensorflow, keras, tf_keras, numpy and `packages`; null for a missing package."""
+    """Versions of `packages`; null for a missing package."""
     checkpoint_writable: bool
     checkpoint_why: Text | None
     """Why the directory is not writable; null if it is."""

@@ -129,10 +129,19 @@ class LogPart(TypedDict):
     """When it was read, by the host's clock."""
 
 
-class AskFiles(OfRun):
-    """List TensorBoard's files of the run, or what its tasks left in their working directories."""
+class Saved(TypedDict):
+    """A generation's directory of the checkpoint directory, and the task that saves there."""
 
-    of: Literal["summaries", "outputs"]
+    dir: str
+    task: str
+    generation: int
+
+
+class AskFiles(OfRun):
+    """List TensorBoard's files of the run, what its tasks left in their working directories, or what one has saved."""
+
+    of: Literal["summaries", "outputs", "saved"]
+    saved: NotRequired[Saved | None]
 
 
 class TaskFile(TypedDict):
@@ -158,6 +167,8 @@ class OfFile(OfTask):
 
     place: Place
     path: RelativePath
+    dir: NotRequired[str | None]
+    """For `saved`: the generation's directory of the checkpoint directory."""
 
 
 class AskFile(OfFile):

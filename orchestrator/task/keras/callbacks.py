@@ -73,7 +73,8 @@ class _Position:
         epochs = params.get("epochs")
         left = int(epochs or 0) - epochs_done
         self.progress.epochs = epochs if isinstance(epochs, int) else None
-        self.progress.total = self.iterations(callback) + steps * left if steps and left >= 0 else None
+        done, this_task.batches_done = this_task.batches_done, 0
+        self.progress.total = self.iterations(callback) - done + steps * left if steps and left >= 0 else None
 
 
 class _Reports:

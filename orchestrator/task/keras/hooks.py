@@ -7,8 +7,10 @@ framework's own code is executed, the garbage collector is paused.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
+from importlib import import_module
 
 from orchestrator.both.script import FRAMEWORKS
 from orchestrator.task import collector, this_task
@@ -41,10 +43,7 @@ KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
 def install(link: Link, progress: Progress) -> None:
     """Patch the modules that are imported already, and each other one when it is imported."""
 
-    def patch_keras3(module: ModuleType) -> None:
-        from orchestrator.task.keras import keras3
-
-        keras3.patch(module, link)
+    def watch_keras3(module: ModuleType) -> None:
         wrap_fit(module.TensorFlowTrainer, "keras", progress)
 
     def patch_keras3_jax(module: ModuleType) -> None:
@@ -52,16 +51,6 @@ def install(link: Link, progress: Progress) -> None:
 
     def patch_keras2(module: ModuleType) -> None:
         wrap_fit(module.Model, module.__name__.partition(".")[0], progress)
-
-    def patch_keras3_core(module: ModuleType) -> None:
-        from orchestrator.task.keras import keras3_central
-
-        keras3_central.patch(module, link)
-
-    def patch_keras3_optimizers(module: ModuleType) -> None:
-        from orchestrator.task.keras import keras3_conditions
-
-        keras3_conditions.patch(module, link)
 
     def remember_strategy(module: ModuleType) -> None:
         _remember(module.CollectiveAllReduceStrategy)
@@ -72,15 +61,38 @@ def install(link: Link, progress: Progress) -> None:
     patches: dict[str, Callable[[ModuleType], None]] = {
         MIRRORED_WORKERS: remember_strategy,
         SESSIONS: patch_sessions,
-        KERAS3: patch_keras3,
-        KERAS3_CORE: patch_keras3_core,
-        KERAS3_OPTIMIZERS: patch_keras3_optimizers,
+        KERAS3: watch_keras3,
         KERAS3_JAX: patch_keras3_jax,
     }
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
     patches.update(dict.fromkeys(CONNECTS, _say_when_it_connects))
+    patch_keras3(link)
     when_imported(patches)
     import_without_collection(FRAMEWORKS)
+
+
+def patch_keras3(link: Link) -> None:
+    """Patch Keras 3 where it fails under strategies, in a task or in a Python that its script has started."""
+
+    def patched_by(name: str) -> Callable[[ModuleType], None]:
+        def patch(module: ModuleType) -> None:
+            import_module(f"orchestrator.task.keras.{name}").patch(module, link)
+
+        return patch
+
+    when_imported(
+        {
+            KERAS3: patched_by("keras3"),
+            KERAS3_CORE: patched_by("keras3_central"),
+            KERAS3_OPTIMIZERS: patched_by("keras3_conditions"),
+        }
+    )
+
+
+def reach_children() -> None:
+    """Have each Python that the script starts from now on patch Keras 3 too: its `site` finds `children/` first."""
+    children = os.path.join(os.path.dirname(os.path.dirname(__file__)), "children")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (children, os.environ.get("PYTHONPATH"))))
 
 
 def _remember(strategy: Any) -> None:
@@ -208,7 +220,7 @@ def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = 
         if this_task.measuring is not None:
             base = sys.modules[f"{library}.src.callbacks"].Callback
             return this_task.measuring.fit(fit, self, base, given)
-        checkpoint = sys.modules.get("orchestrator.task.keras.checkpoint")
+        checkpoint = sys.modules.get("orchestrator.task.transparent.checkpoint")
         if checkpoint is not None:  # the script has made one
             return checkpoint.fit(fit, self, library, given)
         return fit(self, **given)

@@ -56,6 +56,8 @@ class Atomic:
         self._done: Any = None
         self._copies: dict[int, tuple[Any, Any]] = {}
         """By the identity of a variable's handle: the handle, which is kept alive, and the copy."""
+        self._written: dict[int, Any] = {}
+        """By the same: the handles of all variables that a step writes."""
 
     def begin(self) -> int:
         """Return where the step's operations begin. Call it in the graph, before the step is traced."""
@@ -92,6 +94,7 @@ class Atomic:
             raise NotAtomic(
                 "the step does not count itself: what is given as `step` is not changed within it"
             )
+        self._written.update((id(outside), outside) for *_, to in writes for _, outside in to)
         strategy = tf.distribute.get_strategy()
         if strategy.num_replicas_in_sync > workers_of(strategy):
             raise NotAtomic("a worker with several replicas has no atomic steps yet")
@@ -167,20 +170,40 @@ class Atomic:
 
     def check_finite(self) -> None:
         """Raise NotAtomic where a weight is NaN or infinite: the checkpoint before may have been finite."""
-        import numpy as np
-
         for weight in getattr(self._model(), "trainable_variables", ()):
-            value = np.asarray(self.value(weight))
-            if value.dtype.kind not in "biufc":
-                value = value.astype(np.float32)  # bfloat16 and similar types
-            if not np.isfinite(value).all():
-                raise NotAtomic(f"a weight is NaN or infinite ({getattr(weight, 'name', 'without a name')})")
+            if not _is_finite(self.value(weight)):
+                raise NotAtomic(f"a weight is NaN or infinite ({_name(weight)})")
+
+    def check_written(self, variable: Any, value: Any) -> None:
+        """Raise NotAtomic where this value of a variable that a step writes, such as an optimizer's, is not finite.
+
+        What no step writes may be infinite by design, as a mask is, and so may a single number, such as the best loss.
+        """
+        if id(own(variable).handle) not in self._written or _is_finite(value):
+            return
+        if getattr(value, "ndim", 0) or value != value:  # NaN is not itself
+            raise NotAtomic(f"what a step updates is NaN or infinite ({_name(variable)})")
 
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""
         mine = own(variable)
         _, copy = self._copies.get(id(mine.handle), (None, mine))
         return copy.numpy()
+
+
+def _is_finite(value: Any) -> bool:
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU":
+        return True  # no numbers
+    if array.dtype.kind not in "biufc":
+        array = array.astype(np.float32)  # bfloat16 and similar types
+    return bool(np.isfinite(array).all())
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or getattr(variable, "name", "without a name"))
 
 
 def of_tensorflow(variable: Any) -> Any:

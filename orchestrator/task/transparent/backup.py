@@ -63,6 +63,10 @@ class Position:
         """Whether the callbacks' `on_epoch_begin` of the next epoch has run."""
         self.unfinished: dict[str, Any] | None = None
         """Of which hook some callbacks are done and others are not (see `hooks.py`)."""
+        self.set: dict[str, float] = {}
+        """The numbers of its optimizers that the script had set when the fit began, such as the learning rate."""
+        self.script = os.environ.get("ORCH_SCRIPT", "")
+        """What tells the script, its arguments and its environment from changed ones; empty where that is not known."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))
@@ -78,13 +82,18 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in ("fit", "identity", "epochs", "chance", "callbacks", "own", "begun", "unfinished"):
+        for name in ("fit", "identity", "epochs", "chance", "callbacks", "own", "begun", "unfinished", "set"):
             setattr(position, name, fields.get(name, getattr(position, name)))
+        position.script = fields.get("script", "")
         return position
 
 
 class Mismatch(RuntimeError):
-    """The backup belongs to a different model."""
+    """The backup belongs to a model of other shapes."""
+
+    orch_kind = "other-shapes"
+    orch_says_all = True
+    """No line of the script is at fault, so no traceback is printed."""
 
 
 def folder(checkpoint_dir: str, fit: int) -> str:
@@ -115,6 +124,18 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
         if hasattr(rate, "assign") and all(rate is not each for each in groups[name]):
             groups.setdefault("rates", []).append(rate)
     return groups
+
+
+def numbers_of_optimizers(groups: dict[str, list[Any]]) -> dict[str, float]:
+    """Return the variables of optimizers that are a single number with a fraction, by group and name."""
+    numbers = {}
+    for group, variables in groups.items():
+        for variable in variables if group.startswith("optimizer") else ():
+            kind = str(getattr(variable.dtype, "name", variable.dtype))
+            if tuple(variable.shape) == () and "float" in kind:
+                name = str(getattr(variable, "path", None) or variable.name).partition(":")[0]
+                numbers[f"{group}/{name.rpartition('/')[2]}"] = float(variable.numpy())
+    return numbers
 
 
 def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
@@ -280,10 +301,14 @@ def positions(checkpoint_dir: str) -> dict[int, Position]:
 
 @contextlib.contextmanager
 def restoring(directory: str, checkpoint_dir: str | None) -> Iterator[None]:
-    """Tell the shim of what is raised: it counts against the file, and the next generation is given another."""
+    """Tell the shim of what is raised: a changed model, or a file that failed, and the next start gets another one."""
     try:
         yield
     except MemoryError:
+        raise
+    except Mismatch as e:
+        if this_task.link is not None:  # first, because the script may swallow the error
+            this_task.link.send({"error": {"kind": e.orch_kind, "message": str(e)}}, wait_s=1.0)
         raise
     except Exception as e:
         if type(e).__name__ not in _NOT_OF_THE_FILE:
@@ -317,13 +342,13 @@ def assign(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> 
     """Assign the variables of one group. Raises Mismatch where their number or shapes differ."""
     import tensorflow as tf
 
-    for variable, value in _matched(groups, values, group):
+    for variable, value in matched(groups, values, group):
         variable.assign(tf.cast(value, variable.dtype))
 
 
 def add(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
     """Add the values to the variables: metrics are sums and counts. Every worker must call it, as `collect`."""
-    for variable, value in _matched(groups, values, group):
+    for variable, value in matched(groups, values, group):
         variable.assign(variable.numpy() + value)
 
 
@@ -336,15 +361,26 @@ def _names(values: dict[str, Any], group: str) -> list[str]:
     return sorted(name for name in values if name.rpartition("/")[0] == group and name != STEPS)
 
 
-def _matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
+def matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
+    """Return the variables of one group with their values. Raises Mismatch where their number or shapes differ."""
     variables, names = groups.get(group, []), _names(values, group)
+    pairs = [(variable, values[name]) for name, variable in zip(names, variables, strict=False)]
+    differing = [_difference(*pair) for pair in pairs if tuple(pair[0].shape) != tuple(pair[1].shape)]
     if len(names) != len(variables):
+        differing = [f"{len(variables)} variables, was {len(names)}"]
+    if differing:
         raise Mismatch(
-            f"the backup has {len(names)} variables of the {group}, the script's model {len(variables)}"
+            f"the {group} has other shapes than the checkpoint ({differing[0]}): "
+            "`orch up --again` begins from scratch"
         )
-    for name, variable in zip(names, variables, strict=True):
-        if tuple(variable.shape) != tuple(values[name].shape):
-            raise Mismatch(
-                f"the backup's {name} has shape {values[name].shape}, the model's {tuple(variable.shape)}"
-            )
-    return [(variable, values[name]) for name, variable in zip(names, variables, strict=True)]
+    return pairs
+
+
+def _difference(variable: Any, value: Any) -> str:
+    now, then = ([str(size) for size in each.shape] for each in (variable, value))
+    path = str(getattr(variable, "path", None) or variable.name).partition(":")[0]
+    layer = "/".join(path.split("/")[-2:]).removesuffix("/kernel")
+    others = [was for was, size in zip(then, now, strict=False) if was != size]
+    if len(then) != len(now) or len(others) > 1:
+        others = ["x".join(then) or "a single number"]
+    return f"{layer}: {'x'.join(now) or 'a single number'}, was {others[0]}"

@@ -148,17 +148,13 @@ class Hooks:
 
 def said_apart(names: list[str], rows: list[list[float]], parts: list[str], step: int) -> str:
     """Say which workers would go on from something else than the first one; empty if none would."""
-    apart = [
-        f"{name} in {', '.join(part for part, mine, first in zip(parts, row, rows[0], strict=True) if mine != first)}"
-        for name, row in zip(names, rows, strict=True)
-        if row != rows[0]
-    ]
-    if not apart:
-        return ""
-    return (
-        f"after restoring step {step} {' and '.join(apart)} differs from {names[0]}: they would not train the same "
-        "model, so no step is made"
-    )
+    apart = []
+    for name, row in zip(names, rows, strict=True):
+        pairs = zip(parts, row, rows[0], strict=True)
+        if differing := [part for part, mine, first in pairs if mine != first]:
+            apart.append(f"{name} differs from {names[0]} in {', '.join(differing)}")
+    why = "they would not train the same model, so no step is made"
+    return f"after restoring step {step} {' and '.join(apart)}: {why}" if apart else ""
 
 
 def marker(base: Any, saver: Any, name: str) -> Any:

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 SAMPLE_BYTES = 1 << 24
 """How much of an array is looked at: evenly spaced rows of a larger one, and its last one."""
 
+CALLER, MODEL = "the function that calls fit", "the model or how it is compiled"
 DATA, WEIGHTS = "the data", "the starting weights"
-_PLACES = ("the function that calls fit", "the model or how it is compiled", *[DATA] * 4, *[WEIGHTS] * 4)
+_PLACES = (CALLER, MODEL, *[DATA] * 4, *[WEIGHTS] * 4)
 """What each number of an identity is of."""
 _EXACT = (0, 1, 2, 6)
 _ROUNDING = 1e-4
 _SETTINGS = ("batch_size", "class_weight", "initial_epoch", "shuffle", "steps_per_epoch", "validation_split")
+_BETWEEN = ("orchestrator", "keras", "tf_keras", "tensorflow", "contextlib", "functools")
+"""Whose functions are called between `fit` and what it calls back."""
 _UNSTABLE = frozenset({"name", "build_config", "shared_object_id", "built", "stop_training"})
 """Attributes and settings that may differ in another process, or after a fit."""
 
@@ -70,12 +73,25 @@ def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -
 
 def difference(one: list[float], other: list[float]) -> str:
     """Return in what two identities differ first; empty if they are the same."""
+    return next(iter(differences(one, other)), "")
+
+
+def differences(one: list[float], other: list[float]) -> list[str]:
+    """Return in what two identities differ."""
     if len(one) != len(other):
-        return "what is known of it"
-    for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-        if abs(mine - theirs) > (0.1 if place in _EXACT else _ROUNDING):
-            return _PLACES[place]
-    return ""
+        return ["what is known of it", CALLER, DATA]
+    pairs = enumerate(zip(one, other, strict=True))
+    return [_PLACES[place] for place, (a, b) in pairs if abs(a - b) > (0.1 if place in _EXACT else _ROUNDING)]
+
+
+def is_called_by_script(folder: str) -> bool:
+    """Return whether the script itself called `fit`: a tuner, say, calls it for models that it draws."""
+    frame: Any = sys._getframe()
+    while frame is not None and not is_of_script(frame.f_code.co_filename, folder):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _BETWEEN:
+            return False
+        frame = frame.f_back
+    return frame is not None
 
 
 def described(value: Any) -> str:

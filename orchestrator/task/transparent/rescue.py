@@ -19,6 +19,8 @@ import threading
 import time
 import weakref
 
+from orchestrator.both import backup_file
+from orchestrator.both.backup_file import RESCUED
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
@@ -111,7 +113,7 @@ class Rescue:
         """Hand over the state of a CheckpointManager. Return a decorator that makes a replica's step atomic."""
         tracked = self._tracked = _Tracked(manager.checkpoint)
         atomic = self._newest = Atomic(tracked, counter)
-        held = functools.partial(self._held_checkpoint, manager, atomic, counter, chief=chief)
+        held = functools.partial(self._held_checkpoint, manager, atomic, counter, tracked, chief=chief)
         self._marks, self._hand_over = 1, held
         return functools.partial(_whole, atomic)
 
@@ -229,7 +231,9 @@ class Rescue:
 
         return position.steps, write
 
-    def _held_checkpoint(self, manager: Any, atomic: Atomic, counter: Any, *, chief: bool) -> Held:
+    def _held_checkpoint(
+        self, manager: Any, atomic: Atomic, counter: Any, tracked: _Tracked, *, chief: bool
+    ) -> Held:
         """Return a function that writes a checkpoint beside the manager's. The next seed takes the newest one."""
         atomic.steps()
         atomic.put_back()
@@ -238,16 +242,26 @@ class Rescue:
         inner = os.path.relpath(manager.directory, mine or manager.directory)
         if not root or inner.startswith(".."):
             raise NotAtomic("the manager saves where nobody looks: not below runtime.checkpoint_dir()")
+        inner = _where_the_chief_looks(root, inner)
         step = int(own(counter).numpy())
 
         def write() -> None:
-            name = f"rescued-by-{self._task.replace(':', '-')}-{step}"
+            for variable in tracked.variables:
+                if _counts(variable) == 1:  # else it is the sum of a figure
+                    atomic.check_written(variable, atomic.value(variable))
+            name = f"{RESCUED}{self._task.replace(':', '-')}-{step}"
             folder = os.path.join(root, inner)
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
             with _read_alone(counter):
                 manager.checkpoint.write(os.path.join(building, name))
-            # In this order the data is in place before the index, which makes it a checkpoint.
+            files = [each for each in os.listdir(building) if ".data-" in each]
+            shards = {each[len(name) :]: os.stat(os.path.join(building, each)).st_size for each in files}
+            with open(os.path.join(building, f"{name}.index"), "rb") as index:
+                about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
+            with open(os.path.join(building, name + backup_file.BESIDE), "wb") as beside:
+                beside.write(about)
+            # In this order all else is in place before the index, which makes it a checkpoint.
             for each in sorted(os.listdir(building)):
                 backup.sync(os.path.join(building, each))
                 os.replace(os.path.join(building, each), os.path.join(folder, each))
@@ -274,12 +288,31 @@ class _Tracked:
         self._checkpoint = checkpoint
 
     @property
-    def trainable_variables(self) -> list[Any]:
+    def variables(self) -> list[Any]:
         import tensorflow as tf
         from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
         nodes, _ = ObjectGraphView(self._checkpoint).breadth_first_traversal()
-        return [each for each in nodes if isinstance(of_tensorflow(each), tf.Variable) and each.trainable]
+        return [each for each in nodes if isinstance(of_tensorflow(each), tf.Variable)]
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [each for each in self.variables if each.trainable]
+
+
+def _where_the_chief_looks(root: str, inner: str) -> str:
+    """Return the directory of the chief's manager below `root`, for that of this task's, which may lie within it.
+
+    TensorFlow's tutorial has each worker but the chief save into `workertemp_1`, or another number, in the chief's.
+    """
+    parts = inner.split(os.sep)
+    for count in range(len(parts), -1, -1):
+        place = os.path.join("", *parts[:count])
+        there = os.path.join(root, place)
+        names = os.listdir(there) if os.path.isdir(there) else []
+        if any(name.endswith(".index") and not name.startswith(RESCUED) for name in names):
+            return place
+    return os.path.join("", *(part for part in parts if not part.startswith("workertemp")))
 
 
 def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -302,12 +335,18 @@ def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return the values of all variables by name, like `backup.collect`, but from this process's replica alone."""
-    return {
-        f"{group}/{place:05d}": atomic.value(variable) * _counts(variable)
-        for group, variables in groups.items()
-        for place, variable in enumerate(variables)
-    }
+    """Return the values of all variables by name, like `backup.collect`, but from this process's replica alone.
+
+    Raises NotAtomic where one that steps update is not finite. A figure may be: that of a batch that was skipped.
+    """
+    values = {}
+    for group, variables in groups.items():
+        for place, variable in enumerate(variables):
+            value = atomic.value(variable)
+            if group != "metrics":
+                atomic.check_written(variable, value)
+            values[f"{group}/{place:05d}"] = value * _counts(variable)
+    return values
 
 
 @contextlib.contextmanager

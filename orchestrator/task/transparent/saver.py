@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 import time
 import zlib
 
+from orchestrator.task import this_task
 from orchestrator.task.transparent import backup, chance
 from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, marker, said_apart, trim
-from orchestrator.task.transparent.identity import identity
+from orchestrator.task.transparent.identity import MODEL, differences, identity
 from orchestrator.task.transparent.remembered import GROUP, Memory, named
 from orchestrator.task.transparent.replay import is_traceable
 from orchestrator.task.transparent.strategy import (
@@ -74,6 +76,10 @@ class Saver:
         """Whether the workers have different callbacks."""
         self._unfinished: dict[str, Any] | None = None
         """The end of an epoch of which some callbacks were told before the restart."""
+        self._is_changed = False
+        """Whether the script has changed this fit since its backup was saved."""
+        self._set: dict[str, float] = {}
+        """The numbers of the optimizers that the script has set."""
 
     def callbacks(self, before: list[Any], after: list[Any] | None = None) -> list[Any]:
         """Return the script's callbacks with ours: one that finds the backup goes first, one that saves goes behind."""
@@ -171,13 +177,18 @@ class Saver:
         position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
         if saved is not None:
             position.in_batches_of(self._setting.shrink.scale)
+            self._is_changed = MODEL in differences(position.identity, self._identity)
+            if self._is_changed:  # its batches may be of another size
+                position.epoch, position.batch = max(position.epoch, self._course.first_epoch), 0
+                position.begun, position.unfinished = False, None
+        self._set = backup.numbers_of_optimizers(self._setting.groups_of(model))
         self._agree(position)
         self._setting.shrink.begin(position.rate if saved is not None else None)
         if saved is None:
             self._setting.steps = self._setting.count_steps()
             return
         with self._restoring():
-            self._restore(model, saved[0])
+            self._restore(model, saved[0], position.set)
         backup.tell_restored(self._directory or "", self._setting.checkpoint_dir, position.steps)
         self._setting.steps = max(self._setting.steps, position.steps)
         if position.epoch >= self._epochs and position.chance is not None:
@@ -185,6 +196,7 @@ class Saver:
         self._begin_with(model, position.epoch)
         self._restored = saved
         self._course.leap(position.epoch, position.batch)
+        this_task.batches_done = position.batch
         self._recall(saved)
         where = (
             "after its last epoch"
@@ -197,7 +209,7 @@ class Saver:
         number = str(getattr(self._setting.strategy.extended, "_id_in_cluster", 0))
         self._memory.recall(saved[1].callbacks, saved[0], saved[1].own.get(number))
 
-    def _restore(self, model: Any, values: dict[str, Any]) -> None:
+    def _restore(self, model: Any, values: dict[str, Any], before: dict[str, float]) -> None:
         """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
         self._setting.prepare(model, self._course)
         if self._setting.noise and not self._setting.restores_late and "noise/00000" in values:
@@ -207,7 +219,7 @@ class Saver:
             if name in ("metrics", GROUP):
                 continue
             if backup.fits(groups, values, name) or not self._setting.restores_late:
-                backup.assign(groups, values, name)
+                self._assign(groups, values, name)
             else:
                 late.append(name)
 
@@ -215,10 +227,39 @@ class Saver:
             groups = self._setting.groups_of(model)
             with self._restoring():
                 for name in late:
-                    backup.assign(groups, values, name)
+                    self._assign(groups, values, name)
+            self._tell_replaced(model, before)
             self._check_alike(model)
 
         self._course.when_traced = restore_late if late else None
+        self._tell_replaced(model, before)
+
+    def _assign(self, groups: dict[str, list[Any]], values: dict[str, Any], name: str) -> None:
+        try:
+            backup.assign(groups, values, name)
+        except backup.Mismatch:
+            if name == "model" or not self._is_changed:
+                raise
+            self._setting.report(
+                "replaced", f"the script's {name} is another one than the checkpoint's: it begins anew"
+            )
+
+    def _tell_replaced(self, model: Any, before: dict[str, float]) -> None:
+        """Say which numbers of its optimizers the script has changed since, of which the checkpoint's were restored."""
+        restored = backup.numbers_of_optimizers(self._setting.groups_of(model))
+        for name, value in self._set.items() if self._setting.chief else ():
+            then, now = before.get(name, value), restored.get(name, value)
+            if math.isclose(then, value, rel_tol=1e-6) or math.isclose(now, value, rel_tol=1e-6):
+                continue
+            what = name.rpartition("/")[2]
+            way = "in `on_epoch_begin` of a callback"
+            if what == "learning_rate":
+                way = f"with `{self._setting.library}.callbacks.LearningRateScheduler(lambda epoch: {value:.6g})`"
+            self._setting.report(
+                "replaced",
+                f"the script sets {what} to {value:.6g} (before: {then:.6g}), and the checkpoint's {now:.6g} has "
+                f"replaced it: set it after the restore, {way}",
+            )
 
     def _restoring(self) -> AbstractContextManager[None]:
         return backup.restoring(self._directory or "", self._setting.checkpoint_dir)
@@ -340,6 +381,7 @@ class Saver:
         position.fit, position.identity, position.epochs = self.fit, self._identity, self._epochs
         if epoch >= self._epochs and self._setting.is_seeded:
             position.chance = chance.state()
+        position.set = self._set
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         return position
 

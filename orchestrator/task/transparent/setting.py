@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 
 from orchestrator.task import this_task
 from orchestrator.task.cadence import Cadence, Wish
 from orchestrator.task.transparent.backup import positions, variables_of
-from orchestrator.task.transparent.identity import DATA, WEIGHTS, difference
+from orchestrator.task.transparent.identity import (
+    CALLER,
+    DATA,
+    WEIGHTS,
+    difference,
+    differences,
+    is_called_by_script,
+)
 from orchestrator.task.transparent.shrink import Shrink
 from orchestrator.task.transparent.strategy import (
     names_of_workers,
@@ -134,9 +142,31 @@ class Setting:
                     self.report("fits", f"{said}; each goes on from its own backup only")
                 return fit
             others.append(f"fit {fit + 1}, which differs in {why}")
+        if (changed := self._changed(mine, epochs)) is not None:
+            why = difference(self.backups[changed].identity, mine)
+            self.report("fits", f"fit {changed + 1} was changed in {why}, and goes on from its checkpoint")
+            return changed
         if others:
             said = f"fit {self._next + 1} has no backup, and is not {' or '.join(others[-3:])}"
             self.report("fits", f"{said}: it begins as the script lets it begin")
+        return None
+
+    def _changed(self, mine: list[float], epochs: int) -> int | None:
+        """Return the number of the only fit there was, which had not ended, where this one is that one, changed.
+
+        Where the script is unchanged, a fit without a backup is another one, whose model it drew, say; so it is where
+        a tuner calls it, or where it trains other data, which a script draws anew only if its chance is not seeded.
+        """
+        for number, position in self.backups.items() if len(self.backups) == 1 else ():
+            differing = differences(position.identity, mine)
+            is_other = CALLER in differing or (self.is_seeded and DATA in differing)
+            same_script = position.script in ("", os.environ.get("ORCH_SCRIPT", position.script))
+            goes_on = position.epoch < position.epochs and position.epoch <= epochs
+            if goes_on and not is_other and not same_script and self._next == number + 1:
+                folder = self.folder or os.path.dirname(
+                    getattr(sys.modules["__main__"], "__file__", None) or ""
+                )
+                return number if is_called_by_script(os.path.realpath(folder)) else None
         return None
 
     def groups_of(self, model: Any) -> dict[str, list[Any]]:

@@ -217,8 +217,7 @@ def test_syncs_and_tells_kinds(top: Path) -> None:
 
 
 def who(directory: Path, group: str | None = None) -> str | None:
-    with Tree(str(directory)) as tree:
-        return within.who_else_writes(tree, group)
+    return within.who_else_writes(str(directory), group)
 
 
 def test_nobody_else_writes_into_what_is_ours_alone(top: Path) -> None:
@@ -264,8 +263,8 @@ def test_the_group_of_a_pods_volume_is_its_manifests_word(
     os.chown(top, -1, 4711)
     top.chmod(0o2775)
     asked = (
-        "import sys\nfrom orchestrator.both.within import Tree, who_else_writes\n"
-        "print(who_else_writes(Tree(sys.argv[1])))"
+        "import sys\nfrom orchestrator.both.within import who_else_writes\n"
+        "print(who_else_writes(sys.argv[1]))"
     )
     env = {**os.environ, **dict.fromkeys(variables, "x"), "PYTHONPATH": str(Path(within.__file__).parents[2])}
     done = subprocess.run(
@@ -293,6 +292,12 @@ def test_what_is_above_must_not_let_others_rename(tmp_path: Path) -> None:
     assert who(root) is None
     root.parent.chmod(0o757)
     assert who(root) == f"everybody (by renaming what is in {root.parent})"
+    assert who(root / "none" / "below") == who(root), (
+        "of what is missing, whoever could swap it once it is made"
+    )
+    root.parent.chmod(0o755)
+    assert who(root / "none" / "below") is None
+    assert not (root / "none").exists()
 
 
 def test_each_link_on_the_way_is_asked_about_where_it_lies_and_where_it_leads(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ def read(path: Path) -> units.Unit:
     """Read the one unit below a directory, or in that of a file, to its last byte."""
     directory = path if path.is_dir() else path.parent
     (unit,) = saved.found(directory).units
-    unit.glance()
-    unit.peek()
+    unit.check_structure()
+    unit.read_step()
     unit.read()
     return unit
 

@@ -116,15 +116,15 @@ def test_what_changes_while_it_is_looked_at_is_being_written(
     truncate(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
     for file in directory.rglob("ckpt-2.*"):
         os.utime(file, (0, 1_700_009_999))
-    peek = units.Unit.peek
+    read_step = units.Unit.read_step
 
-    def peeked(unit: units.Unit) -> None:
+    def read_late(unit: units.Unit) -> None:
         """Look while a writer goes on, whose clock is behind."""
         for path in unit.paths:
             os.utime(path, (0, 1_700_010_000))
-        peek(unit)
+        read_step(unit)
 
-    monkeypatch.setattr(units.Unit, "peek", peeked)
+    monkeypatch.setattr(units.Unit, "read_step", read_late)
     assert entry(tmp_path, "gen-000001/manager/ckpt-2")["writing"] is True
 
 

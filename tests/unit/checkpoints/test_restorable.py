@@ -21,6 +21,7 @@ from orchestrator.checkpoints import (
     orbax,
     seed,
     tensor_bundle,
+    tensorflow_files,
     verify,
 )
 from orchestrator.checkpoints.torn import Torn
@@ -142,10 +143,7 @@ def test_a_step_that_the_training_cannot_have_reached_is_not_believed_of_files_o
     written(tmp_path, 1, 10**9, "worker:1")
     answer = looked(tmp_path, step_max=1750)
     assert answer["checkpoint"]["global_step"] == 700
-    assert (
-        answer["rejected"][0]["why"]
-        == "it claims step 1000000000, and the training cannot have been further than 1750"
-    )
+    assert answer["rejected"][0]["why"] == "it claims step 1000000000, and no state beyond step 1750 counts"
     assert seed.seed(str(tmp_path), 2, step_max=1750)["global_step"] == 700
     saved.npz(tmp_path / "own" / "gen-000001" / "model-5000.npz", 5000)
     assert seed.seed(str(tmp_path / "own"), 2, step_max=1750)["global_step"] == 5000, (
@@ -266,7 +264,7 @@ def test_zip_archives_that_claim_more_than_they_hold_are_refused(tmp_path: Path)
 
 
 def test_a_bundle_whose_strings_claim_more_than_their_tensor_is_torn(tmp_path: Path) -> None:
-    entry = tensor_bundle.Entry()
+    entry = tensor_bundle.BundleEntry()
     entry.elements, entry.size = 1 << 40, 64
     with (tmp_path / "shard").open("w+b") as file, pytest.raises(Torn, match="claims"):
         tensor_bundle._string_sum(file, entry)
@@ -287,3 +285,64 @@ def test_a_place_is_told_from_others() -> None:
     assert backup_file.is_ours("gen-000001/manager/rescued-by-worker-1-750")
     assert not backup_file.is_ours("gen-000001/manager/ckpt-750")
     assert not backup_file.is_backup("gen-000001/keras3_backup/latest.weights.h5")
+
+
+@pytest.mark.fault(106)
+def test_what_a_script_restores_by_itself_is_named_where_an_older_one_could_take_its_place(
+    tmp_path: Path,
+) -> None:
+    first = tmp_path / "gen-000001"
+    saved.npz(first / "model-100.npz", 100)
+    assert seed.seed(str(tmp_path), 2)["replaceable"] is None, "there is no older one"
+    saved.npz(tmp_path / "gen-000002" / "model-200.npz", 200)
+    answer = seed.seed(str(tmp_path), 3)
+    assert (answer["global_step"], answer["replaceable"]["file"]) == (200, "model-200.npz")
+    failed: Any = {**answer["replaceable"], "why": "two generations ended as they restored it"}
+    again = seed.seed(str(tmp_path), 4, unrestorable=[failed])
+    assert (again["global_step"], again["replaceable"]) == (100, None)
+    assert not (tmp_path / "gen-000004" / "model-200.npz").exists()
+
+
+def handed_over(folder: Path, step: int, *, says: bool = True) -> Path:
+    """Write a prefix as a survivor hands it over, with the file beside it that says what it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = saved.tensor_bundle(folder / f"rescued-by-worker-1-{step}", 40, 3)
+    shards = {
+        path.name[len(prefix.name) :]: path.stat().st_size for path in folder.glob(f"{prefix.name}.data-*")
+    }
+    with open(f"{prefix}.index", "rb") as index:
+        about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
+    if says:
+        Path(f"{prefix}.about").write_bytes(about)
+    return prefix
+
+
+@pytest.mark.fault(106)
+def test_a_prefix_that_was_handed_over_is_what_the_file_beside_it_says(tmp_path: Path) -> None:
+    prefix = handed_over(tmp_path / "gen-000001" / "manager", 750)
+    assert seed.seed(str(tmp_path), 2)["source"] == str(prefix)
+    copy = tmp_path / "gen-000002" / "manager" / prefix.name
+    assert Path(f"{copy}.about").exists(), "it goes with its prefix"
+    other = handed_over(tmp_path / "of-another", 760)
+    for ending in (".index", ".data-00000-of-00001"):
+        os.replace(f"{other}{ending}", f"{prefix}{ending}")
+    Path(f"{prefix}.about").write_bytes(Path(f"{other}.about").read_bytes())
+    with Tree(str(tmp_path)) as tree, pytest.raises(Torn, match="it is not what it says to be"):
+        tensorflow_files.glance(tree, str(prefix))
+    for damage in (b"", b"[]", b'{"step": 750}'):
+        Path(f"{copy}.about").write_bytes(damage)
+        with Tree(str(tmp_path)) as tree, pytest.raises(Torn, match="it is not what it says to be"):
+            tensorflow_files.glance(tree, str(copy))
+
+
+@pytest.mark.fault(106)
+def test_a_prefix_that_says_nothing_is_taken_only_of_the_version_before(tmp_path: Path) -> None:
+    handed_over(tmp_path / "gen-000001" / "manager", 750, says=False)
+    assert seed.seed(str(tmp_path), 2)["source"], "its directory was made by the version before"
+    given = saved.found(tmp_path / "gen-000002").units
+    assert [unit.problem for unit in given] == [None], "and so its copy is"
+    silent = handed_over(tmp_path / "gen-000002" / "manager", 760, says=False)
+    whole = handed_over(tmp_path / "gen-000002" / "manager", 755)
+    answer = seed.seed(str(tmp_path), 3)
+    assert answer["source"] == str(whole)
+    assert [item["path"] for item in answer["rejected"]] == [str(silent)]

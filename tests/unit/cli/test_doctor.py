@@ -25,7 +25,7 @@ from orchestrator.core.state.run import Problem
 from orchestrator.head.hosts.examination import Examined
 from orchestrator.head.journal.journal import Journal
 from orchestrator.protocol.orders.driving import KnownRun
-from orchestrator.reporting.findings import Finding, finding, of_problem
+from orchestrator.reporting.findings import Finding, finding, problem_finding
 from tests.unit.cli.desk import SPEC, Desk
 from tests.unit.cli.test_orphans import a_run, journaled
 
@@ -121,7 +121,7 @@ def test_orphans_are_what_this_head_began_and_knows_no_more(desk: Desk) -> None:
     journaled(desk, a_run(Phase.FAILED))
     found = _orphans(desk, plan_of(), {"a": runs})
     assert [item.run for item in found] == ["t-1", "t-4"]
-    assert [doctor._of_orphan(item).level for item in found] == ["warning", "fine"]
+    assert [doctor._orphan_finding(item).level for item in found] == ["warning", "fine"]
 
 
 def test_a_script_that_reads_json_is_asked_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_orphans_and_keys_need_a_yes(
 
     monkeypatch.setattr(trust, "trust_rounds", trust_rounds)
     orphan = Item("t-1", "a", "directory", "alive", pids=(77,))
-    unknown = of_problem(Problem("host-key-unknown", "a: its key is not known", exit_code=5), "a")
+    unknown = problem_finding(Problem("host-key-unknown", "a: its key is not known", exit_code=5), "a")
     changed = replace(unknown, problem=Problem("host-key-changed", "a: another key", exit_code=5))
 
     def done(*found: Finding, asks: bool = True) -> int:

@@ -150,3 +150,57 @@ def test_the_end_of_a_run_says_what_was_left() -> None:
     ]
     run["outputs"] |= {"tasks": [left(f"worker:{n}", 2, 0) for n in range(10)], "problems": []}
     assert left_lines(run, Paint(on=False))[-1] == "and 2 tasks more left files: `orch fetch mnist`"
+
+
+def saved(name: str, generation: int = 2, **more: Any) -> dict[str, Any]:
+    path = f"/ckpt/gen-{generation:06d}/{name}"
+    known = {"name": path[6:], "path": path, "kind": "keras", "generation": generation, "global_step": None}
+    state = {"whole": True, "writing": False, "set_aside": False, "resumes": False, "saved_at": 1.0}
+    return {**known, **state, **more}
+
+
+BACKUP = saved("orch/fit-000/latest.weights.h5", resumes=True, global_step=120)
+
+
+@pytest.mark.parametrize(
+    ("words", "entries", "asked"),
+    [
+        ((), [BACKUP, saved("best.keras"), saved("last.keras")], (2, "best.keras")),
+        ((), [saved("best_a.h5"), saved("best_b.h5", saved_at=2.0), saved("best_c.h5", 1)], (2, "best_b.h5")),
+        ((), [BACKUP, saved("best.keras", whole=False), saved("best.keras", 1)], (1, "best.keras")),
+        ((), [saved("best.keras", 3, set_aside=True), saved("best.keras", 1)], (1, "best.keras")),
+        ((), [BACKUP, saved("model.keras")], (2, "model.keras")),
+        (("last*",), [saved("best.keras"), saved("last.keras")], (2, "last.keras")),
+        (("t/x.npz",), [saved("best/x-1.npz", kind="npz")], None),
+        ((), [saved("best/best-1.npz", kind="npz")], (2, "best")),
+        ((), [saved("a.keras"), saved("b.keras")], None),
+        ((), [BACKUP], None),
+        (("*.h5",), [saved("best.keras")], None),
+    ],
+)
+def test_the_best_model_is_the_newest_that_is_called_so(
+    orch: Desk, api: FakeApi, words: tuple[str, ...], entries: list[Any], asked: tuple[int, str] | None
+) -> None:
+    api.checkpoints = {"run_id": "mnist-1", "newest": BACKUP["name"], "checkpoints": entries}
+    api.outputs, api.parts = listed(file("best.keras")), [part("fetched")]
+    code = orch("fetch", "mnist", *words, "--best", "--to", "/somewhere")
+    bodies = [body for path, body in api.posted if path == "/v1/runs/mnist-1/outputs"]
+    assert (code, bodies) == ((0, [{"generation": asked[0], "path": asked[1]}]) if asked else (1, []))
+    assert asked or "hint: " in orch.said
+
+
+@pytest.mark.parametrize(
+    ("which", "path"), [((), "orch/fit-000/latest.weights.h5"), (("gen-1",), "a.keras"), (("7",), None)]
+)
+def test_a_checkpoint_is_fetched_by_its_names(
+    orch: Desk, api: FakeApi, which: tuple[str, ...], path: str | None
+) -> None:
+    api.checkpoints = {
+        "run_id": "mnist-1",
+        "newest": BACKUP["name"],
+        "checkpoints": [BACKUP, saved("a.keras", 1)],
+    }
+    api.outputs, api.parts = listed(file("a")), [part("fetched")]
+    code = orch("ckpt", "fetch", "mnist", *which, "--to", "/somewhere")
+    bodies = [body for where, body in api.posted if where == "/v1/runs/mnist-1/outputs"]
+    assert ([body["path"] for body in bodies], code) == (([path], 0) if path else ([], 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 from pathlib import Path
@@ -153,15 +154,40 @@ def test_a_run_of_the_name_of_pods_that_wait_is_killed_too(orch: Desk, api: Fake
     assert pods.lent == []
 
 
-def test_a_run_of_that_name_that_no_coordinator_can_kill_is_no_success(orch: Desk, pods: Pods) -> None:
+@pytest.mark.parametrize("words", [("t",), ("--all",), ("--yes",)])
+def test_a_run_whose_coordinator_died_is_killed_by_a_new_one(
+    words: tuple[str, ...], orch: Desk, pods: Pods
+) -> None:
     head = Head(Path(orch.paths.journal))
     head.begin()
     head.train(10)
     head.end()
     pods.lend("t")
+    begun: list[FakeApi] = []
+
+    def begin() -> None:
+        if not begun:
+            begun.append(FakeApi(Path(orch.paths.socket)).__enter__())
+            begun[0].runs.append(run_document(name="t", run_id="t-20260101-000000", phase="RUNNING"))
+            kills(begun[0], PROVEN)
+
+    orch.on_pause = begin
+    try:
+        # Another process has the journal already, so that none is started here
+        with open(orch.paths.lock, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert orch("kill", *words) == 0
+    finally:
+        for server in begun:
+            server.close()
+    assert "Starting the coordinator" in orch.said
+    assert "t-20260101-000000: KILLED" in orch.put_out
+
+
+def test_nothing_is_started_to_kill_what_has_ended(orch: Desk) -> None:
     assert orch("kill", "t") == 3
     assert "error: no coordinator is running" in orch.said
-    assert pods.lent == []
+    assert "Starting the coordinator" not in orch.said
 
 
 def test_pods_that_wait_and_another_run(orch: Desk, api: FakeApi, pods: Pods) -> None:

@@ -185,7 +185,7 @@ def test_the_code_of_a_run_that_nobody_knows_may_go_and_what_is_kept_is_said(
     assert code_line(desk, tidy=False).startswith("The code of 2 runs takes 8.0 KiB in ")
     assert remove_here(desk, item) is None
     assert code_line(desk, tidy=True).startswith("The code of 1 run takes 8.0 KiB in ")
-    assert snapshots.of_run(RUN) is not None
+    assert snapshots.snapshot_of(RUN) is not None
 
 
 def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Desk) -> None:
@@ -225,3 +225,17 @@ def test_row_59_what_a_run_left_that_cannot_be_read_is_nobody_elses(desk: Desk) 
     ours = known(desk)
     assert ours.run_ids == {RUN, "v-20260101-000000"}
     assert seen(find_here(desk, [])) == [(OTHER, "1 checkpoint up to step 7", "dead")]
+
+
+def test_a_host_is_asked_once_and_with_the_python_of_its_newest_run(desk: Desk) -> None:
+    def run_with(python: str, run_id: str) -> Run:
+        plan = a_plan()
+        return a_run(
+            Phase.KILLED, replace(plan, hosts=tuple(replace(h, python=python) for h in plan.hosts)), run_id
+        )
+
+    journaled(desk, run_with("/gone/python", OTHER), run_with("/usr/bin/python3", RUN))
+    assert [(host.name, host.python) for host in known(desk).hosts] == [
+        ("a", "/usr/bin/python3"),
+        ("b", "/usr/bin/python3"),
+    ]

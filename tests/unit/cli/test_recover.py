@@ -20,7 +20,7 @@ from orchestrator.core.state.run import new_run
 from orchestrator.core.state.task import TaskPhase
 from orchestrator.head.hosts.recovery import Remembered, Search
 from orchestrator.head.journal.journal import Journal
-from orchestrator.head.journal.reading import peek
+from orchestrator.head.journal.reading import read_runs
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -117,7 +117,7 @@ def test_row_59_the_run_that_cannot_be_read_is_rebuilt_beside_the_others(desk: D
     assert [one.run_id for one in chosen] == [RUN]
     assert others[0].why == "the journal holds it: RUNNING; `orch coordinator start` adopts it"
     assert rebuild(desk, found, chosen, loss, ()) is None, "nothing is put aside"
-    contents = peek(desk.paths.journal)
+    contents = read_runs(desk.paths.journal)
     assert {one.run.run_id for one in contents.kept} == {RUN, READABLE}
     assert contents.unreadable == ()
 
@@ -131,7 +131,7 @@ def test_a_run_that_cannot_be_read_and_does_not_live_is_given_up_by_word(desk: D
     nowhere = Search([], {}, epoch=1)
     check_give_up((RUN,), loss, nowhere)
     rebuild(desk, nowhere, [], loss, (RUN,))
-    assert peek(desk.paths.journal).set_aside == ()
+    assert read_runs(desk.paths.journal).set_aside == ()
 
 
 def test_where_all_can_be_read_nothing_is_lost(desk: Desk) -> None:

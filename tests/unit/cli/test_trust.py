@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.trust import AT_ONCE, Request, hosts_of, trust
+from orchestrator.cli.commands.trust import AT_ONCE, TrustRequest, hosts_of, trust
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import ConnectFailed, HostKeyChanged, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.ssh.config import Hop
 from orchestrator.head.reach.ssh.errors import refusal
-from orchestrator.head.reach.ssh.known_hosts import Entry, HostKey, Judgement
+from orchestrator.head.reach.ssh.known_hosts import HostKey, Judgement, KnownHostsLine
 from orchestrator.head.reach.ssh.transport import ScannedKey
 
-ASK, YES = Request(), Request(yes=True)
+ASK, YES = TrustRequest(), TrustRequest(yes=True)
 OWN, USERS = Path("/state/known_hosts"), Path("/home/ml/.ssh/known_hosts")
 
 
@@ -60,11 +60,11 @@ class Sshds:
         if address in self.trusted:
             return ScannedKey(hop, key, "known")
         if address in self.revoked:
-            line = Entry(address, key, "@revoked", USERS, 7)
+            line = KnownHostsLine(address, key, "@revoked", USERS, 7)
             error = refusal(host, hop, key, Judgement("revoked", line), OWN)
             return ScannedKey(hop, key, "revoked", line, error)
         if address in self.changed:
-            line = Entry(address, HostKey("ssh-ed25519", b"old"), "", self.changed[address], 3)
+            line = KnownHostsLine(address, HostKey("ssh-ed25519", b"old"), "", self.changed[address], 3)
             error = refusal(host, hop, key, Judgement("changed", line, (line,)), OWN)
             return ScannedKey(hop, key, "changed", line, error, self.changed[address] == OWN)
         return ScannedKey(hop, key, "new")
@@ -184,7 +184,7 @@ def test_many_hosts_behind_a_bastion_that_is_not_trusted_ask_it_once(session: Se
 
 @pytest.mark.fault(61)
 @pytest.mark.parametrize("request_", [ASK, YES])
-def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: Request) -> None:
+def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: TrustRequest) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
     with pytest.raises(HostKeyChanged) as caught:
         trust(session, sshds, hosts_of(["gpu-a"]), request_, as_json=False)
@@ -202,9 +202,11 @@ def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: R
 def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
     with pytest.raises(Refused, match="no terminal to confirm"):
-        trust(session, sshds, hosts_of(["gpu-a"]), Request(replace=True), as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(replace=True), as_json=False)
     assert sshds.trusted == []
-    assert trust(session, sshds, hosts_of(["gpu-a"]), Request(yes=True, replace=True), as_json=False) == 0
+    assert (
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True), as_json=False) == 0
+    )
     assert sshds.trusted == ["gpu-a"]
 
 
@@ -212,7 +214,7 @@ def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
 def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": USERS})
     with pytest.raises(HostKeyChanged) as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), Request(yes=True, replace=True), as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True), as_json=False)
     assert sshds.trusted == []
     assert f"{USERS}:3" in caught.value.message
     assert caught.value.hint == (
@@ -225,7 +227,7 @@ def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
 def test_a_revoked_key_is_never_taken(session: Session) -> None:
     sshds = Sshds(revoked=["gpu-a"])
     with pytest.raises(HostKeyChanged, match="revoked") as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), Request(yes=True, replace=True), as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True), as_json=False)
     assert (sshds.trusted, caught.value.code) == ([], "host-key-revoked")
     assert put_out(session).rstrip().endswith(f"revoked ({USERS}:7)")
 
@@ -248,7 +250,7 @@ def test_a_bastion_that_has_changed_is_what_is_shown(session: Session) -> None:
     host = HostPlan("gpu-a", address="gpu-a", proxy_jump="bastion")
     with pytest.raises(HostKeyChanged, match="bastion"):
         trust(session, sshds, [host], YES, as_json=False)
-    assert trust(session, sshds, [host], Request(yes=True, replace=True), as_json=False) == 0
+    assert trust(session, sshds, [host], TrustRequest(yes=True, replace=True), as_json=False) == 0
     assert sshds.trusted == ["bastion", "gpu-a"]
 
 

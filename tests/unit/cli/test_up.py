@@ -170,6 +170,20 @@ def test_up_follow_shows_the_logs_and_the_outcome(orch: Desk, api: FakeApi, spec
     assert f"{RUN}  SUCCEEDED" in orch.said
 
 
+def test_up_follow_shows_equal_lines_once_and_not_what_tensorflow_tells_of_itself(
+    orch: Desk, api: FakeApi, spec: str, logs: RunLogs
+) -> None:
+    told = b"996.0 e I0000 00:00:1795863049.940103    7280 cpu_feature_guard.cc:227] This TensorFlow binary\n"
+    before = {"worker:0": b"990.000000 o loading\n995.000000 e oops\n", "worker:1": b"992.000000 o also\n"}
+    for task, text in before.items():
+        logs.append(RUN, task, 1, len(text), told + b"996.5 o Epoch 1/3\n")
+    phases(api, {"phase": "RUNNING"}, {"phase": "SUCCEEDED", "reason": "accuracy"})
+    assert orch("up", spec, "--follow") == 0
+    assert "I0000" not in orch.put_out
+    assert orch.put_out.count("Epoch 1/3") == 1
+    assert "worker:0 ×2 | Epoch 1/3\n" in orch.put_out
+
+
 def test_up_follow_shows_only_lines_of_the_level_that_is_asked_for(
     orch: Desk, api: FakeApi, spec: str, logs: RunLogs
 ) -> None:
@@ -231,6 +245,21 @@ def test_ctrl_c_in_follow_leaves_it_running(orch: Desk, api: FakeApi, spec: str)
     assert f"Detached; {RUN} keeps running. Reattach:\n" in orch.said
     assert "orch logs -f mnist\n  orch status mnist\n  orch kill mnist\n" in orch.said
     assert orch("up", spec, "--wait") == 130
+
+
+def test_what_a_run_waits_for_is_said_once_and_its_time_once_a_minute(
+    orch: Desk, api: FakeApi, spec: str
+) -> None:
+    def tell() -> None:
+        waits = f"0/2 hosts are ready; waiting for gpu-b (unreachable, for {api_time():.0f} s)"
+        api.runs[-1].update(phase="PENDING", reason=waits)
+
+    def api_time() -> float:
+        return orch.clock
+
+    api.on_status = tell
+    assert orch("up", spec, "--wait", "--timeout", "290s") == 7
+    assert 4 <= orch.said.count("PENDING: 0/2 hosts are ready; waiting for gpu-b") <= 6
 
 
 def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, spec: str) -> None:

@@ -36,6 +36,7 @@ def test_unchanged_after_success_nothing_is_begun_and_both_ways_are_named() -> N
     assert not begins.from_scratch
 
 
+@pytest.mark.fault(119)
 def test_changed_after_success_a_new_training_begins_and_says_why() -> None:
     begins = next_training(ended("SUCCEEDED"), CHANGED, "")
     assert (begins.from_scratch, begins.finished) == (True, "")
@@ -54,6 +55,7 @@ def test_asked_for_it_is_done_whatever_has_changed(changed: Comparison | None) -
 
 
 @pytest.mark.parametrize("changed", [None, CODE_UNKNOWN])
+@pytest.mark.fault(119)
 def test_what_is_not_known_to_have_changed_begins_nothing_and_says_so(changed: Comparison | None) -> None:
     assert (
         "whether its code has changed since is not known"

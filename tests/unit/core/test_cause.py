@@ -137,20 +137,23 @@ def test_who_was_stopped_or_finished_is_no_cause() -> None:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: x")), "E: x"),
-        (run_of(replace(SCRIPT, error="E: x", at=1.0), replace(SCRIPT, error="E: y", at=2.0)), "E: x"),
-        (run_of(replace(SCRIPT, error="E: x"), None), "E: x"),
+        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: x")), ("E: x", None)),
+        (
+            run_of(replace(SCRIPT, error="E: x", at=1.0), replace(SCRIPT, error="E: y", at=2.0)),
+            ("E: x", None),
+        ),
+        (run_of(replace(SCRIPT, error="E: x"), None), ("E: x", None)),
         (
             run_of(replace(SCRIPT, error="E: x"), Exit(cause=Cause.ORDERED), steps=(210, 210)),
-            "E: x at step 210",
+            ("E: x", 210),
         ),
         (run_of(replace(SCRIPT, error="E: x", at=2.0), Exit(cause=Cause.SIGNAL, signal=9, at=1.0)), None),
         (run_of(Exit(cause=Cause.START, error="E"), None), None),  # elsewhere it may start
-        (run_of(Exit(cause=Cause.START, error="E"), Exit(cause=Cause.START, error="E")), "E"),
+        (run_of(Exit(cause=Cause.START, error="E"), Exit(cause=Cause.START, error="E")), ("E", None)),
         (run_of(SCRIPT, SCRIPT), None),  # silence is no evidence
     ],
 )
-def test_a_failure_that_would_happen_again(run: Run, expected: str | None) -> None:
+def test_a_failure_that_would_happen_again(run: Run, expected: tuple[str, int | None] | None) -> None:
     assert cause.failure(run) == expected
 
 
@@ -243,7 +246,7 @@ def test_workers_that_part_are_one_failure_whoever_says_it() -> None:
         parted, error="Error reported from task:0: another member expected shape [6], Additional GRPC error"
     )
     first, again = (cause.failure(run_of(ended, None, steps=(3, 3))) for ended in (one, other))
-    assert first == again == "different programs at step 3"
+    assert first == again == ("different programs", 3)
 
 
 @pytest.mark.parametrize(

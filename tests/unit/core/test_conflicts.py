@@ -10,25 +10,29 @@ import pytest
 from orchestrator.core.conflicts import (
     DRIVEN,
     driven,
-    of_others,
+    leased_gpus,
     refuse_rollback,
     refuse_scratch,
     refuse_start,
+    runs_of_others,
 )
 from orchestrator.core.errors import Refused
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import CheckpointPlan, Gpu, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.state.host import Facts
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
+UUID = "GPU-11111111-1111-1111-1111-111111111111"
+
 
 def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool = True) -> Run:
     return in_phase(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase)
 
 
-def plan_on(*gpus: int, name: str = "t", host: str = "a", spare: tuple[int, ...] = ()) -> Plan:
+def plan_on(*gpus: Gpu, name: str = "t", host: str = "a", spare: tuple[int, ...] = ()) -> Plan:
     """Return a plan with one task on these GPUs of a machine, and a spare host with other GPUs of it."""
     hosts = [HostPlan(host, address="10.0.0.1", gpus=(*gpus,))]
     hosts += [HostPlan("s", address="10.0.0.1", gpus=spare, spare=True)] if spare else []
@@ -80,6 +84,20 @@ def test_a_gpu_is_one_runs_by_the_address_of_its_host(
     assert caught.value.hint == "`orch up --queue` waits for it; or `orch kill t` first, or choose other GPUs"
 
 
+@pytest.mark.parametrize(("there", "wanted"), [(0, UUID), (UUID, 0)])
+def test_a_gpu_is_one_by_its_number_and_by_its_uuid(there: Gpu, wanted: Gpu) -> None:
+    """A host tells the UUIDs when it is prepared, of this run or of one before it."""
+    holder = active(plan_on(there))
+    (host,) = holder.hosts
+    met = replace(holder, hosts=(replace(host, facts=Facts(gpus=(UUID, UUID.replace("1", "2")))),))
+    ended = replace(in_phase(met, Phase.SUCCEEDED), run_id="before")
+    for known in ([met], [ended, holder]):
+        with pytest.raises(Refused, match=f"GPU {wanted} of b is held by worker:0 of t-1"):
+            refuse_start(plan_on(wanted, name="u", host="b"), known)
+        refuse_start(plan_on(UUID.replace("1", "2"), 1, name="u", host="b"), known)
+        assert leased_gpus(holder, "a") == [there], "the lease is wanted by the name that the spec gives"
+
+
 def test_a_gpu_of_a_task_that_was_left_out_is_still_its_runs() -> None:
     plan = plan_on(0)
     smaller = replace(active(plan), replacements={"a": None})
@@ -116,7 +134,7 @@ DRIVEN_THERE = Driven(
 
 def standing_in_the_way(*told: Driven, run_id: str | None = "t-1") -> list[str]:
     plan = make_plan(["a", "b"], checkpoint=True)
-    return [one.run_id for one in of_others(plan, run_id, MINE, told, lambda _: True)]
+    return [one.run_id for one in runs_of_others(plan, run_id, MINE, told, lambda _: True)]
 
 
 @pytest.mark.fault(62)
@@ -143,7 +161,7 @@ def test_row_62_what_goes_on_under_the_name_or_in_the_directory_of_another_owner
 def test_a_plan_without_checkpoints_shares_no_directory() -> None:
     plan = make_plan(["a"], checkpoint=False)
     told = [replace(DRIVEN_THERE, name="u", checkpoint_dir=None), replace(DRIVEN_THERE, name="v")]
-    assert of_others(plan, "t-1", MINE, told, lambda _: True) == []
+    assert runs_of_others(plan, "t-1", MINE, told, lambda _: True) == []
 
 
 @pytest.mark.fault(62)
@@ -171,8 +189,8 @@ def test_row_81_what_hosts_tell_of_an_own_run_that_the_journal_lacks_is_evidence
 ) -> None:
     plan = make_plan(["a", "b"], checkpoint=True)
     lost = replace(DRIVEN_THERE, owner=MINE, **where)
-    assert of_others(plan, "t-1", MINE, [lost], {"t-0", "t-1"}.__contains__) == []
-    assert of_others(plan, "t-1", MINE, [lost], {"t-1"}.__contains__) == [lost]
+    assert runs_of_others(plan, "t-1", MINE, [lost], {"t-0", "t-1"}.__contains__) == []
+    assert runs_of_others(plan, "t-1", MINE, [lost], {"t-1"}.__contains__) == [lost]
     problem = driven(plan, [lost], MINE)
     assert problem is not None
     assert problem.message.endswith("this head node began it, and its journal does not have it")

@@ -65,6 +65,21 @@ def test_what_became_of_an_end_is_said_of_that_end(tmp_path: Path) -> None:
     assert (found.generation, found.done) == (1, "generation 2 resumes from step 50; 1 step is lost")
 
 
+def test_what_was_killed_before_it_started_again_does_not_say_that_it_will(tmp_path: Path) -> None:
+    waits = """\
+hosts a checkpoint=no
+> 0 submit
+> 1 up a
+> 2 prepared a
+> 3 report a worker:0=exited,code=1,step=7,says=ValueError:_bad_data
+> 10 report a worker:0=exited,code=1,step=8,says=ValueError:_bad_data
+"""
+    assert found_in(played(tmp_path, waits)).done.startswith("restart in 5.")
+    run = played(tmp_path, f"{waits}> 11 kill\n> 12 swept a\n")
+    assert run.phase is Phase.KILLED
+    assert found_in(run).done == "killed before it started again"
+
+
 def test_a_move_to_other_places_is_an_end_of_its_own_and_the_next_generation_is_said_of_it(
     tmp_path: Path,
 ) -> None:

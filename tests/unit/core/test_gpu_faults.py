@@ -35,7 +35,7 @@ def failed(fault: GpuFault | None, ended: Cause = Cause.SCRIPT) -> Run:
 
 def found(fault: GpuFault | None, ended: Cause = Cause.SCRIPT) -> tuple[str, str]:
     run = failed(fault, ended)
-    first = cause.of_task(run, run.task(WORKER))
+    first = cause.first_cause_of(run, run.task(WORKER))
     assert first is not None
     return first.means, first.advice
 

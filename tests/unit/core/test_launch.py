@@ -295,6 +295,7 @@ def test_a_tpu_is_named_and_waited_for_no_longer_than_a_start() -> None:
     assert environment(plan, "x-1", 1, W0, 0, None)["TPU_NAME"] == "v4-8"
     assert json.loads(runtime_options(plan)) == {
         "strategy": "tpu",
+        "packages": ["tensorflow", "keras", "tf_keras", "numpy"],
         "module": "tpu",
         "tpu": "v4-8",
         "tpu_wait_s": 120.0,
@@ -387,7 +388,7 @@ def test_a_runs_document_tells_where_its_newest_generation_is_and_the_ports_that
     begun = new_run("x-1", plan, epoch=1, at=0.0)
     tasks = tuple(replace(task, port=20400 + 16 * i) for i, task in enumerate(begun.tasks))
     budget = replace(begun.budget, restarts=6)
-    told = launch_document.of_run(replace(begun, tasks=tasks, generation=7, budget=budget))
+    told = launch_document.launched_document(replace(begun, tasks=tasks, generation=7, budget=budget))
     assert (told["run_id"], told["generation"], told["ports_held"]) == ("x-1", 7, True)
     first, second = told["tasks"]
     assert first["tf_config"]["cluster"] == {"worker": [first["address"], second["address"]]}
@@ -395,6 +396,6 @@ def test_a_runs_document_tells_where_its_newest_generation_is_and_the_ports_that
     env = first["env"]
     assert (env["ORCH_RUN"], env["ORCH_GENERATION"], env["ORCH_RESTARTS"]) == ("x-1", "7", "6")
     assert (env["ORCH_CHECKPOINT_DIR"], env["API_TOKEN"]) == ("/shared/x/gen-000007", "***")
-    waiting = launch_document.of_run(replace(begun, generation=7))
+    waiting = launch_document.launched_document(replace(begun, generation=7))
     assert waiting["ports_held"] is False
     assert waiting["tasks"][0]["port"] == port_candidates(plan, "x-1", 7, W0)[0], "which it tries first"

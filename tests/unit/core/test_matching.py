@@ -436,7 +436,7 @@ def test_what_a_rule_left_out_is_named_with_the_rule(error: str, advice: str) ->
     run = new_run("t-1", make_plan(["a"], checkpoint=False), epoch=1, at=0.0, left_out=not_pushed)
     ended = cause.classify(Exit(Cause.SCRIPT, code=1, error=error))
     run = replace(run, tasks=(replace(run.tasks[0], exit=ended),))
-    told = cause.of_task(run, run.tasks[0])
+    told = cause.first_cause_of(run, run.tasks[0])
     assert told is not None
     path, is_left_out, why = advice.partition(" of: ")
     way = f"{path} of the workdir is not pushed: {why}; `!{path}` in .orchignore pushes it"
@@ -574,13 +574,19 @@ KINDS = [
         Cause.DEVICES,
         "reach the TPU",
     ),
-    ("began-apart", "worker:1 in the weights differs from worker:0", Cause.BEGAN_APART, "different states"),
+    ("began-apart", "worker:1 differs from worker:0 in the weights", Cause.BEGAN_APART, "different states"),
     ("no-rendezvous", "does not answer: Connection refused", Cause.NETWORK, "cannot reach rank 0"),
     (
         "unsupported",
         "train.py makes a MirroredStrategy of its own",
         Cause.UNSUPPORTED,
         "another start would fail in the same way",
+    ),
+    (
+        "other-shapes",
+        "the model has other shapes than the checkpoint (conv1: 3x3x1x16, was 8): `orch up --again` begins",
+        Cause.UNSUPPORTED,
+        "the script's model was changed since the checkpoint was saved",
     ),
 ]
 """Errors of our own runtime. Their words are for people: other rows may look like them."""
@@ -594,8 +600,9 @@ def test_each_kind(kind: str, text: str, expected: Cause, means: str) -> None:
     assert advice
 
 
-def test_what_the_runtime_refuses_is_not_started_again() -> None:
-    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error="it cannot", error_kind="unsupported"))
+@pytest.mark.parametrize("kind", ["unsupported", "other-shapes"])
+def test_what_the_runtime_refuses_is_not_started_again(kind: str) -> None:
+    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error="it cannot", error_kind=kind))
     decided = restart.verdict(
         Budget(), RestartPolicy(), ended.cause, verified_step=None, failure=None, identity="run"
     )
@@ -609,7 +616,10 @@ def test_the_kinds_are_those_of_the_runtime_and_no_row_reads_its_sentences() -> 
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
-                and (node.value.startswith("no-") or node.value in ("unsupported", "began-apart"))
+                and (
+                    node.value.startswith("no-")
+                    or node.value in ("unsupported", "began-apart", "other-shapes")
+                )
                 and notes.kind_of(node.value) is None
             ):
                 said.add(node.value)

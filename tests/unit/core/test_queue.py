@@ -9,9 +9,10 @@ from math import inf
 import pytest
 
 from orchestrator.core import decide
-from orchestrator.core.events import KillRequested, Submitted, Ticked, TurnCame, WayAsked
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
+from orchestrator.core.events import Admitted, KillRequested, PreemptionRequested, Submitted, Ticked
+from orchestrator.core.plan import CheckpointPlan, Gpu, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
 from orchestrator.core.queue import STEP_OF_PRIORITY_S, WAY_AGAIN_S, Ask, reckon, turns, ways
+from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Intent, Phase, Queued, Stopping
 from orchestrator.core.state.run import PlannedEnd, Run, new_run
 from orchestrator.reporting.queue_document import queue_document
@@ -48,7 +49,7 @@ def test_what_a_run_waits_for_is_named() -> None:
 
 
 def run(
-    name: str, *gpus: int, priority: str | None = None, at: float = 0.0, limit_s: float | None = None
+    name: str, *gpus: Gpu, priority: str | None = None, at: float = 0.0, limit_s: float | None = None
 ) -> Run:
     host = HostPlan("a", address="a", gpus=(0, 1, 2, 3))
     task = TaskPlan(TaskId("worker", 0), "a", gpus)
@@ -76,11 +77,21 @@ def test_priority_goes_before_time_and_a_day_of_waiting_is_a_step_of_it() -> Non
 def test_a_run_that_waits_touches_no_host_and_begins_once() -> None:
     waiting = run("a", 0, priority="normal")
     assert waiting.phase is Phase.QUEUED
-    begun, actions, _ = decide.step(waiting, TurnCame(at=50.0))
+    begun, actions, _ = decide.step(waiting, Admitted(at=50.0))
     assert begun.phase is Phase.PENDING
     assert [type(action).__name__ for action in actions] == ["Note", "PrepareHost"]
-    assert decide.step(begun, TurnCame(at=51.0)).run == begun
+    assert decide.step(begun, Admitted(at=51.0)).run == begun
     assert decide.step(waiting, KillRequested(at=9.0)).run.phase is Phase.KILLED
+
+
+def test_a_run_waits_for_a_gpu_that_another_holds_under_its_other_name() -> None:
+    uuid = "GPU-11111111-1111-1111-1111-111111111111"
+    holder = run("h", 2)
+    met = replace(holder, hosts=(replace(holder.hosts[0], facts=Facts(gpus=("GPU-0", "GPU-1", uuid))),))
+    (turn,) = turns([met, run("a", uuid, priority="normal")], 10.0)
+    assert turn.waits_for == (("h", (f"GPU {uuid} of a",)),)
+    (turn,) = turns([met, run("a", "GPU-1", priority="normal")], 10.0)
+    assert turn.has_come
 
 
 def test_a_run_gives_up_after_its_max_wait() -> None:
@@ -93,6 +104,7 @@ def test_a_run_gives_up_after_its_max_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.fault(120)
 def test_of_any_requests_no_gpu_is_leased_twice_who_fits_begins_and_nobody_starves(seed: int) -> None:
     """Runs come, and end, by their limits or before. Each time it is decided, all of this holds."""
     chance = random.Random(seed)
@@ -134,7 +146,7 @@ def begun(name: str, *gpus: int, rank: int) -> Run:
     """Return a run that came from the queue with that priority."""
     waiting = run(name, *gpus, priority="low")
     plan = replace(waiting.plan, checkpoint=CheckpointPlan(f"/shared/{name}"))
-    return decide.step(replace(waiting, plan=plan), TurnCame(1.0, rank)).run
+    return decide.step(replace(waiting, plan=plan), Admitted(1.0, rank)).run
 
 
 def preempting(name: str, *gpus: int, priority: str, at: float = 2.0) -> Run:
@@ -192,7 +204,7 @@ def test_what_others_hold_is_no_reason_to_leave_gpus_idle_nor_to_make_way_again_
 
 def test_the_document_names_what_others_hold_and_apart_from_that_for_whom_a_run_has_made_way() -> None:
     low, high = begun("low", 0, rank=0), run("high", 0, priority="high")
-    low = decide.step(low, WayAsked(3.0, by="high")).run
+    low = decide.step(low, PreemptionRequested(3.0, by="high")).run
     (first, second) = queue_document({"low": low, "high": high}, 4.0)["queue"]
     assert (first["run_id"], second["run_id"], second["others"]) == ("high", "low", None)
     assert second["reason"] == "waits in the queue for high (GPU 0 of a); it makes way for high"

@@ -29,9 +29,18 @@ NEITHER = (
 
 
 def verdict(
-    budget: Budget, cause: Cause = Cause.SCRIPT, *, verified: int | None = None, failure: str | None = None
+    budget: Budget,
+    cause: Cause = Cause.SCRIPT,
+    *,
+    verified: int | None = None,
+    failure: str | None = None,
+    at: int | None = None,
+    gained: restart.Gained = restart.NOTHING,
 ) -> restart.Restart | restart.GiveUp:
-    return restart.verdict(budget, POLICY, cause, verified_step=verified, failure=failure, identity="t/1")
+    failed = (failure, at) if failure is not None else None
+    return restart.verdict(
+        budget, POLICY, cause, verified_step=verified, failure=failed, identity="t/1", gained=gained
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,6 +99,65 @@ def test_another_failure_is_not_the_same_twice() -> None:
     decided = verdict(Budget(1, 1, 1, failure="ImportError: x"), failure="ImportError: y")
     assert isinstance(decided, restart.Restart)
     assert decided.budget.failure == "ImportError: y"
+
+
+HANDED = Budget(1, 0, 0, step=40, failure="E: x", failed_step=40, handed_over=40)
+"""After a failure at step 40, whose state was handed over."""
+
+
+@pytest.mark.parametrize(
+    ("gained", "failure", "at", "expected"),
+    [
+        # (passed over, handed over, failures without progress) after it
+        (restart.Gained(41, 1), "E: x", 41, (40, None, 0)),
+        (restart.Gained(41, 1), "E: x", 44, (40, None, 0)),
+        (restart.Gained(60, 20), "E: x", 41, (40, None, 0)),
+        (restart.Gained(140, 100), "E: x", 140, (None, 40, 1)),
+        (restart.Gained(41, 1), "E: y", 41, (None, 40, 0)),
+        (restart.Gained(41, 1), None, None, (None, 40, 0)),
+        (restart.Gained(60, 20, saved=True), "E: x", 60, (None, 60, 0)),
+    ],
+)
+def test_a_step_behind_what_was_handed_over_is_no_progress_where_the_failure_is_the_same(
+    gained: restart.Gained, failure: str | None, at: int | None, expected: tuple[int | None, int | None, int]
+) -> None:
+    decided = verdict(HANDED, verified=gained.handed_over, failure=failure, at=at, gained=gained)
+    assert isinstance(decided, restart.Restart)
+    after = decided.budget
+    assert (after.passed_over, after.handed_over, after.without_progress) == expected
+
+
+def test_what_only_some_tasks_pick_up_is_passed_over_at_once() -> None:
+    decided = verdict(HANDED, Cause.BEGAN_APART, verified=40)
+    assert isinstance(decided, restart.Restart)
+    assert (decided.budget.passed_over, decided.delay_s) == (40, 0.0)
+    assert decided.reason == (
+        "at once, from the checkpoint before step 40, which was handed over: not all tasks go on from it"
+    )
+    again = verdict(decided.budget, Cause.BEGAN_APART, verified=40)
+    assert isinstance(again, restart.Restart)
+    assert again.budget.without_progress == 1, "then it is the script's"
+
+
+def test_what_was_handed_over_is_passed_over_once() -> None:
+    tried = replace(HANDED, passed_over=40, handed_over=None)
+    again = restart.Gained(41, 21)
+    assert isinstance(verdict(tried, verified=41, failure="E: x", at=41, gained=again), restart.GiveUp)
+    beyond = verdict(tried, verified=80, failure=None, gained=restart.Gained(80, 60))
+    assert isinstance(beyond, restart.Restart)
+    assert (beyond.budget.passed_over, beyond.budget.handed_over) == (None, 80)
+
+
+def test_the_same_failure_for_ever_ends_the_run_although_each_generation_hands_over_more() -> None:
+    budget, step = HANDED, 40
+    for _ in range(3 * POLICY.without_progress_max):
+        step += 100
+        decided = verdict(budget, verified=step, failure="E: x", at=step, gained=restart.Gained(step, 100))
+        if isinstance(decided, restart.GiveUp):
+            assert budget.passed_over == 40
+            return
+        budget = decided.budget
+    pytest.fail("it never ended")
 
 
 def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:

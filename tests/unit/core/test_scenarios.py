@@ -19,3 +19,10 @@ def test_there_are_scenarios() -> None:
 def test_scenario(path: Path) -> None:
     expected, actual = Transcript(path).play()
     assert actual == expected
+
+
+def test_what_was_handed_over_is_kept_from_the_seed_once_the_training_has_failed_behind_it() -> None:
+    played = Transcript(next(path for path in SCENARIOS if path.stem == "rescued_and_fails_for_good"))
+    played.play()
+    assert played.run is not None
+    assert (played.run.generation, played.run.step_max) == (3, 39)

@@ -35,7 +35,7 @@ def test_it_is_an_event_and_in_the_status_until_another_has_its_place(tmp_path: 
     assert run.host("b").state is HostState.OPEN
     assert f"b leaves: {WHY}" in str(actions)
     assert "no other host that is ready has room for worker:1" in str(actions)
-    assert "no other has room for its tasks" in describe.sentence(run, now=Instant(7.0))
+    assert "no other has room for its tasks" in describe.reason(run, now=Instant(7.0)).sentence
     assert not step(run, taken)[1], "it is said once"
     again = step(run, HostUp(Instant(8.0), "b", "boot-2"))[0]
     assert again.host("b").state_why == ""

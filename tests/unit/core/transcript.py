@@ -269,10 +269,10 @@ class Transcript:
         match verb, rest:
             case "tick", []:
                 return ev.Ticked(at)
-            case "turn-came", []:
-                return ev.TurnCame(at)
-            case "way-asked", [by]:
-                return ev.WayAsked(at, by)
+            case "admitted", []:
+                return ev.Admitted(at)
+            case "preemption-requested", [by]:
+                return ev.PreemptionRequested(at, by)
             case "kill", ["at-checkpoint"]:
                 return ev.KillRequested(at, at_checkpoint=True)
             case "kill", force:
@@ -302,6 +302,10 @@ class Transcript:
         if step == "nothing":
             return Seed(generation, path=f"/shared/t/gen-{generation:06d}", rejected=rejected)
         path, number = f"/shared/t/gen-{generation:06d}", step.removeprefix(UNREAD)
+        if number.startswith("older-"):  # one that is not the only one
+            number = number.removeprefix("older-")
+            file = Restored(f"ckpt-{number}", 5.0, 10, int(number))
+            return Seed(generation, int(number), f"ckpt-{number}", path, rejected, replaceable=file)
         if number.startswith("backup-"):  # of ours, in its place
             number = number.removeprefix("backup-")
             source = f"/shared/t/gen-{generation - 1:06d}/orch/fit-000/latest.weights.h5"
@@ -387,6 +391,7 @@ class Transcript:
                 began_stride=int(options.get("stride", 0)),
                 stage=options.get("stage"),
                 stage_age_s=float(options.get("staged", 0.0)),
+                passing=_passing(options["passing"]) if "passing" in options else None,
                 unreached=_unreached(options.get("unreached", "")),
                 rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
                 restored=_restored(options["restored"]) if "restored" in options else None,
@@ -396,6 +401,12 @@ class Transcript:
             said=(("no-rescue", options["no_rescue"].replace("_", " ")),) if "no_rescue" in options else (),
             exit=ended,
         )
+
+
+def _passing(told: str) -> tuple[int, int]:
+    """`passing=4000/90000` batches."""
+    done, _, total = told.partition("/")
+    return int(done), int(total)
 
 
 def _handed_over(told: str) -> Rescued:

@@ -17,7 +17,7 @@ from tests.unit.core.transcript import make_plan
 def test_new_events_are_read_and_a_run_without_any_has_no_account(tmp_path: Path) -> None:
     path = str(tmp_path / "journal.db")
     accounts = Accounts(path, lambda run_id: str(tmp_path / run_id), clock=lambda: 1_767_225_700.0)
-    assert accounts.of_each(["t"]) == {}, "there is no journal yet"
+    assert accounts.accounts_of(["t"]) == {}, "there is no journal yet"
     times = iter(["2026-01-01T00:00:00.000Z", "2026-01-01T00:00:10.000Z", "2026-01-01T00:00:30.000Z"])
     journal = Journal(path, clock=lambda: next(times))
     run = new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0)

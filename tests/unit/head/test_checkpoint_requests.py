@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -14,8 +14,7 @@ from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator import checkpoint_requests
-from orchestrator.head.coordinator.checkpoint_requests import Leases
-from orchestrator.head.links.conversation import Answer, Asks, LinkDown, NoAnswer, OrderRefused
+from orchestrator.head.links.conversation import Answer, Asks, Lends, LinkDown, NoAnswer, OrderRefused
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import CheckpointsAnswer
 from tests.unit.checkpoints.test_checkpoints import flip, truncate
@@ -24,6 +23,7 @@ from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 Answered = Answer[CheckpointsAnswer]
+A = TypeVar("A")
 
 
 class FakeHosts:
@@ -34,7 +34,7 @@ class FakeHosts:
         self.asked: list[tuple[str, Order[Any]]] = []
         self._name = ""
 
-    def lease(self, run: Run, name: str, use: Callable[[Asks], Answered]) -> Answered:
+    def lease(self, run: Run, name: str, use: Callable[[Asks], A]) -> A:
         assert run.run_id
         self._name = name
         return use(cast("Asks", self))
@@ -53,13 +53,21 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
     return in_phase(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase)
 
 
-def ask(run: Run, verb: str, what: str | None, lease: Leases, after: Run | None = None) -> dict[str, Any]:
+def ask(run: Run, verb: str, what: str | None, lease: Lends, after: Run | None = None) -> dict[str, Any]:
     """Ask, while the run becomes `after`, or stays as it is."""
     return checkpoint_requests.ask(run, verb, what, lease, lambda: after or run)
 
 
 def a_checkpoint(name: str, **changes: Any) -> dict[str, Any]:
-    known = {"name": name, "generation": 0, "whole": True, "writing": False, "set_aside": False}
+    known = {
+        "name": name,
+        "path": f"/shared/t/{name}",
+        "by": None,
+        "generation": 0,
+        "whole": True,
+        "writing": False,
+        "set_aside": False,
+    }
     return {**known, "resumes": True, "proof": "checksums", **changes}
 
 
@@ -240,3 +248,29 @@ def test_the_mark_becomes_the_event() -> None:
     found = {"generation": 5, "global_step": 50, "path": "/shared/t/gen-000005/ckpt-50"}
     event = checkpoint_requests.rolled_back({"checkpoint": found, "set_aside": [7, 6]}, at=3.0)
     assert (event.at, event.generation, event.global_step, event.set_aside) == (3.0, 5, 50, (7, 6))
+
+
+def test_an_older_run_is_not_shown_what_a_later_one_has_saved() -> None:
+    names = {generation: f"gen-{generation:06d}/ckpt-1" for generation in (1, 2, 3)}
+    listed = read(*(a_checkpoint(name, generation=number) for number, name in names.items()))
+    older = replace(a_run(phase=Phase.KILLED), generation=2, generation_last=2)
+    hosts = FakeHosts(listed)
+    assert [one["generation"] for one in ask(older, "list", None, hosts.lease)["checkpoints"]] == [1, 2]
+    going = replace(a_run(), generation=2, generation_last=2)
+    assert len(ask(going, "list", None, hosts.lease)["checkpoints"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("place", "task", "host"),
+    [
+        ("orch/fit-000/rescued-by-worker-1/latest.weights.h5", "worker:1", "b"),
+        ("rescued-by-worker-1-57", "worker:1", "b"),
+        ("rescued-by-worker-7-57", "worker:7", "a host that has left"),
+        ("orch/fit-000/latest.weights.h5", "worker:0", "a"),
+    ],
+)
+def test_what_a_survivor_has_handed_over_is_by_the_survivor(place: str, task: str, host: str) -> None:
+    by = {"run": "t-1", "host": "a", "task": "worker:0"}
+    hosts = FakeHosts(read(a_checkpoint(f"gen-000001/{place}", generation=1, by=by)))
+    (found,) = ask(a_run(), "list", None, hosts.lease)["checkpoints"]
+    assert found["by"] == {"run": "t-1", "task": task, "host": host}

@@ -391,6 +391,24 @@ def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
     assert lab.seed(lab.run("c", "b"), 3).global_step == 32
 
 
+def test_what_was_handed_over_and_is_passed_over_is_not_taken_from_the_head_either(lab: Lab) -> None:
+    run = lab.run()
+    directory = lab.a.train(1, "keras3_backup", saved_at=1_700_000_000.0)
+    lab.bring(run, 1, directory / "keras3_backup" / "latest.weights.h5")
+    store = lab.checkpoints.store(run)
+    newest = store.newest()
+    assert newest is not None
+    (directory / "rescued-by-worker-0-50.index").write_text("x")
+    forged: Manifest = {**newest, "digest": "1" * 64, "global_step": 50, "saved_at": 1_700_000_500.0}
+    name = cast("RelativePath", "rescued-by-worker-0-50.index")
+    forged["files"] = [*newest["files"], (name, 1, 0, [])]
+    store.add(forged, "a")
+    store.pass_over((), 60)
+    assert [manifest["digest"] for manifest in filter(None, [store.newest()])] == ["1" * 64]
+    store.pass_over((), 50)
+    assert store.newest() == newest
+
+
 def test_the_head_keeps_the_newest_few(lab: Lab) -> None:
     run = lab.run()
     for generation in range(1, 6):

@@ -83,6 +83,7 @@ def test_a_run_that_trains_leaves_its_curves(watched: Watched) -> None:
     assert moved.first_at == pytest.approx(1000.75)
 
 
+@pytest.mark.fault(117)
 def test_a_loss_that_is_no_number_any_more_leaves_its_first_step(watched: Watched) -> None:
     watched.train(1, loss=1.0)
     watched.train(2)

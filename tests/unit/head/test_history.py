@@ -46,6 +46,7 @@ def test_a_short_run_is_read_value_by_value(path: str) -> None:
     assert points(path, x="step") == [(i, 1000 / (i + 1)) for i in range(50)]
 
 
+@pytest.mark.fault(117)
 def test_where_a_value_was_not_finite_first_is_told_beside_its_points_and_the_json_stays_json(
     path: str,
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_history_of_before_has_no_such_table_and_is_read_all_the_same(path: st
     assert len(points(path)) == 5
 
 
+@pytest.mark.fault(117)
 def test_a_peak_of_one_second_survives_the_thinning_and_the_tiers(path: str) -> None:
     made = written(path, 3000)
     made.add(103_000, 1, 3000, "", {"loss": 77_777.0})

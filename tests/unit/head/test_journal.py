@@ -35,7 +35,7 @@ from orchestrator.head.journal.changes import changed, changes, state_after
 from orchestrator.head.journal.entries import Outcome
 from orchestrator.head.journal.format import VERSION
 from orchestrator.head.journal.journal import Journal, put_aside
-from orchestrator.head.journal.reading import archived, opened, peek, read_entries
+from orchestrator.head.journal.reading import archived, opened, read_entries, read_runs
 from orchestrator.head.journal.states import COLUMNS, Contents, dump_run
 from orchestrator.head.journal.values import checksum
 from orchestrator.head.node.paths import Paths
@@ -126,7 +126,16 @@ def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
     journal.commit(
         run, Submitted(9.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "generation": 2}})]
     )
-    assert journal.first_causes(run.run_id) == [why, {**why, "generation": 2}]
+    one, two = journal.first_causes(run.run_id)
+    times = [event["time"] for event in journal.events()]
+    assert one == {**why, "ended_time": times[1]}, "no host tells when, so it is when it was first said"
+    assert two == {**why, "generation": 2, "ended_time": times[2]}
+    journal.commit(
+        run, Submitted(10.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "done": "x"}})]
+    )
+    timed = {**why, "generation": 3, "ended_time": 7.0}
+    journal.commit(run, Submitted(11.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": timed})])
+    assert [cause["ended_time"] for cause in journal.first_causes(run.run_id)[2:]] == [times[1], 7.0]
     assert journal.first_causes("other") == []
 
 
@@ -300,7 +309,7 @@ def test_row_59_a_state_that_cannot_be_read_is_set_aside_and_the_others_are_give
     assert (
         "its state in the journal cannot be read (run_id: Input should be a valid string)" in aside.sentence
     )
-    assert opened.contents().set_aside == peek(path).set_aside == (aside,)
+    assert opened.contents().set_aside == read_runs(path).set_aside == (aside,)
     opened.note_set_aside(aside)
     event = opened.events(after=60)[-1]
     assert (event["kind"], event["run"], event["message"]) == ("run-set-aside", aside.run_id, aside.sentence)
@@ -338,7 +347,7 @@ def test_a_journal_of_a_version_that_is_not_read_is_refused_with_both_and_its_wr
     )
     assert "use orch 9.1.0; or `orch recover --hosts cluster.yaml`" in str(caught.value.hint)
     with pytest.raises(JournalError, match=f"is of version {version}, written by orch 9.1.0"):
-        peek(path)
+        read_runs(path)
     assert Path(path).read_bytes() == before
 
 
@@ -395,7 +404,7 @@ def test_a_cut_while_a_run_leaves_loses_nothing(journal: Journal, path: str) -> 
     assert [kept.run.run_id for kept in again.runs()] == [RUN_ID]
     assert again.put_away(beside(again), ended_max=0) == [RUN_ID]
     assert os.listdir(directory) == [archive.FILE]
-    assert len(peek(os.path.join(directory, archive.FILE)).kept) == 1
+    assert len(read_runs(os.path.join(directory, archive.FILE)).kept) == 1
     again.close()
 
 
@@ -415,9 +424,9 @@ def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
 
 
 def test_a_look_sees_what_a_living_writer_has_written(journal: Journal, path: str) -> None:
-    assert peek(path + ".none") == Contents()
+    assert read_runs(path + ".none") == Contents()
     journal.commit(a_run(), Submitted(1.0), [])
-    assert [kept.run for kept in peek(path).kept] == [a_run()]
+    assert [kept.run for kept in read_runs(path).kept] == [a_run()]
 
 
 def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> None:
@@ -425,7 +434,7 @@ def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> No
     aside = put_aside(path)
     assert aside is not None
     assert aside.startswith(path + ".aside-")
-    assert [kept.run for kept in peek(aside).kept] == [a_run()]
+    assert [kept.run for kept in read_runs(aside).kept] == [a_run()]
     assert put_aside(path) is None
     Journal(path).close()
 
@@ -451,7 +460,7 @@ def test_an_entry_writes_what_changed_and_the_state_is_read_whole(path: str) -> 
         journal.close()
         (kept,) = Journal(f"{path}-{n_hosts}").runs()
         assert (kept.run, kept.written_at) == (run, 4.0)
-        assert peek(f"{path}-{n_hosts}").kept == (kept,)
+        assert read_runs(f"{path}-{n_hosts}").kept == (kept,)
         with sqlite3.connect(f"{path}-{n_hosts}") as db:
             sizes += db.execute("SELECT sum(length(after)) FROM journal").fetchone()
     assert 0 < sizes[1] <= 1.2 * sizes[0], sizes

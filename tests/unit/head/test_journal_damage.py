@@ -24,7 +24,7 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.head.journal import witness
 from orchestrator.head.journal.entries import Outcome
 from orchestrator.head.journal.journal import Journal
-from orchestrator.head.journal.reading import peek
+from orchestrator.head.journal.reading import read_runs
 from tests.unit.head.test_journal import a_run
 
 FILES = ("", "-wal", "-shm")
@@ -158,7 +158,7 @@ def test_one_bit_of_the_log_is_not_no_runs(killed: Path, tmp_path: Path) -> None
     data = bytearray(Path(path + "-wal").read_bytes())
     data[40] ^= 1
     Path(path + "-wal").write_bytes(data)
-    for read in (Journal, peek):
+    for read in (Journal, read_runs):
         with pytest.raises(
             JournalError, match=r"is damaged: the last \d+ entries and \d+ events that were written"
         ):
@@ -208,7 +208,7 @@ def test_damage_of_the_file_beside_it_hides_no_damage_of_the_journal(killed: Pat
         with pytest.raises(JournalError):
             Journal(path)
         with pytest.raises(JournalError) as caught:
-            peek(path)
+            read_runs(path)
         assert "orch recover" in str(caught.value.hint)
 
 

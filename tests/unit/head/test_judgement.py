@@ -13,7 +13,13 @@ from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskP
 from orchestrator.core.state.run import new_run
 from orchestrator.head.hosts import examination
 from orchestrator.head.hosts.examination import tournament
-from orchestrator.head.hosts.judgement import Met, of_bandwidths, of_hosts, of_imports, of_pairs
+from orchestrator.head.hosts.judgement import (
+    AnsweredHost,
+    judge_bandwidths,
+    judge_hosts,
+    judge_imports,
+    judge_pairs,
+)
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders.hosts import Health, Imported, Seen
 from orchestrator.reporting.findings import worst_first
@@ -49,7 +55,7 @@ def met(
     warning: str | None = None,
     hello: dict[str, Any] | None = None,
     **health: Any,
-) -> Met:
+) -> AnsweredHost:
     said = {"boot_id": boot or name, "host_dir": "/h", "host_dir_device": 1, "warning": warning, "user": "ml"}
     told = {
         "time": 1000.0,
@@ -66,7 +72,9 @@ def met(
         "directories": [DIRECTORY],
         **health,
     }
-    return Met(name, cast("Greeting", said | (hello or {})), cast("Health", told), "token", 1000.0, 1000.1)
+    return AnsweredHost(
+        name, cast("Greeting", said | (hello or {})), cast("Health", told), "token", 1000.0, 1000.1
+    )
 
 
 def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
@@ -116,7 +124,7 @@ def seen(host: str, address: str, outcome: str = "fine", **more: Any) -> Seen:
 )
 def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> None:
     plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
-    found = of_hosts(plan, {"a": met(**health)}, whole=True)
+    found = judge_hosts(plan, {"a": met(**health)}, whole=True)
     assert [one.id for one in found] == ([id] if id else [])
     assert all("a: " in one.message or one.message.endswith("on a") for one in found)
 
@@ -124,7 +132,7 @@ def test_what_is_wrong_with_one_host(health: dict[str, Any], id: str | None) -> 
 def test_the_memory_of_hosts_and_how_tasks_are_ended_there_is_one_sentence() -> None:
     facts: dict[str, Any] = {"memory_bytes": 64 << 30, "memory_free_bytes": 8 << 30}
     hosts = {"a": met(**facts, cgroups=True), "b": met("b", **facts, cgroups=False), "c": met("c")}
-    (found,) = of_hosts(plan_of("10.0.0.1", "10.0.0.2", "10.0.0.3"), hosts, whole=True)
+    (found,) = judge_hosts(plan_of("10.0.0.1", "10.0.0.2", "10.0.0.3"), hosts, whole=True)
     assert (found.id, found.level) == ("host.machine", "fine")
     assert found.message == (
         "a has 64 GiB of memory (8.0 GiB free), and ends tasks by control groups; "
@@ -135,14 +143,14 @@ def test_the_memory_of_hosts_and_how_tasks_are_ended_there_is_one_sentence() -> 
 def test_the_slowest_of_the_hosts_that_write_is_named() -> None:
     plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
     hosts = {name: met(name, write_bytes_per_s=rate) for name, rate in (("a", 5e8), ("b", 5e6))}
-    (found,) = of_hosts(plan, hosts, whole=True)
+    (found,) = judge_hosts(plan, hosts, whole=True)
     assert (found.id, found.host) == ("storage.slow", "b")
 
 
 def test_what_is_said_of_a_checkpoint_directory() -> None:
     plan = replace(plan_of("10.0.0.1", "10.0.0.2"), checkpoint=CheckpointPlan("/shared"))
     hosts = {"a": met(directories=[{**SHARE, "own": HARDLY, "nfs": NFS}]), "b": met("b", uid=8)}
-    said = {one.id: one.message for one in of_hosts(plan, hosts, whole=True)}
+    said = {one.id: one.message for one in judge_hosts(plan, hosts, whole=True)}
     assert said == {
         "storage.owner": "a: /shared/.orch belongs to bob (uid 8, mode 0700), and orch is ml (uid 7) there",
         "storage.nfs": "a: the NFS mount of /shared has `soft` (a server that is slow makes a write fail), "
@@ -152,23 +160,23 @@ def test_what_is_said_of_a_checkpoint_directory() -> None:
         "mode 0755)",
     }
     open_ = met(directories=[{**SHARE, "exists": True, "others": "the group users"}])
-    assert [one.message for one in of_hosts(plan, {"a": open_}, whole=True)] == [
+    assert [one.message for one in judge_hosts(plan, {"a": open_}, whole=True)] == [
         "a: the group users may write into /shared"
     ]
     named = replace(plan, checkpoint=CheckpointPlan("/shared", group="lab"))
     fine = met(directories=[{**SHARE, "exists": True, "others": None}])
-    assert [one.message for one in of_hosts(named, {"a": fine}, whole=True)] == [
+    assert [one.message for one in judge_hosts(named, {"a": fine}, whole=True)] == [
         "a: only ml (uid 7) and the group lab, and root, may write into /shared"
     ]
     alone = replace(plan_of("10.0.0.1", "10.0.0.2", tasks=1), checkpoint=plan.checkpoint)
-    assert "storage.users" not in {one.id for one in of_hosts(alone, hosts, whole=True)}, "b has no task"
+    assert "storage.users" not in {one.id for one in judge_hosts(alone, hosts, whole=True)}, "b has no task"
     hosts["b"] = met("b", directories=[SHARE])
-    assert "storage.users" not in {one.id for one in of_hosts(plan, hosts, whole=True)}
+    assert "storage.users" not in {one.id for one in judge_hosts(plan, hosts, whole=True)}
 
 
 def test_the_round_trips_are_shown_the_longest_first() -> None:
     hosts = {name: replace(met(name), round_trip_s=taken_s) for name, taken_s in (("a", 0.0004), ("b", 0.04))}
-    (told,) = of_hosts(plan_of("10.0.0.1", "10.0.0.2"), hosts, whole=True)
+    (told,) = judge_hosts(plan_of("10.0.0.1", "10.0.0.2"), hosts, whole=True)
     assert (told.id, told.level) == ("ssh.round-trip", "fine")
     assert told.message == "an order takes 40.0 ms to b and back, 0.4 ms to a and back"
 
@@ -197,7 +205,9 @@ def test_gpus_that_the_login_shell_hides(
         {"name": "A", "uuid": f"GPU-{n}", "ecc_errors": 0, "slowed": None, "xids": []} for n in range(2)
     ]
     told: dict[str, Any] = {"gpus": gpus} | ({} if visible is None else {"visible_gpus": visible})
-    found = [each for each in of_hosts(plan, {"a": met("a", **told)}, whole=True) if each.id == "gpu.hidden"]
+    found = [
+        each for each in judge_hosts(plan, {"a": met("a", **told)}, whole=True) if each.id == "gpu.hidden"
+    ]
     assert len(found) == (hint is not None)
     assert all(hint is not None and each.hint and hint in each.hint for each in found)
 
@@ -214,7 +224,7 @@ def test_gpus_that_differ_or_are_unwell() -> None:
 
     def look(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
         hosts = {"a": met("a", gpus=one), "b": met("b", gpus=two)}
-        return [(found.id, found.host) for found in of_hosts(plan, hosts, whole=True)]
+        return [(found.id, found.host) for found in judge_hosts(plan, hosts, whole=True)]
 
     assert look(gpus("A100"), gpus("A100", None)) == []
     assert look(gpus("A100"), gpus("V100")) == [("gpu.differs", None)]
@@ -229,22 +239,22 @@ def test_a_tmpdir_that_does_not_exist() -> None:
     plan = replace(plan_of("10.0.0.1"), env={"TMPDIR": "/scratch/t"})
     for there, ids in ((False, ["storage.missing"]), (True, [])):
         hosts = {"a": met(directories=[{**DIRECTORY, "path": "/scratch/t", "exists": there}])}
-        assert [one.id for one in of_hosts(plan, hosts, whole=True)] == ids
+        assert [one.id for one in judge_hosts(plan, hosts, whole=True)] == ids
 
 
 def test_the_bandwidth_of_each_direction_and_the_one_that_is_low() -> None:
     names = ["a", "b", "c"]
     rates: dict[tuple[str, str], float | str] = {(a, b): 1.2e9 for a in names for b in names if a != b}
-    (all_,) = of_bandwidths(rates)
+    (all_,) = judge_bandwidths(rates)
     assert (all_.id, all_.level) == ("net.bandwidth", "fine")
     assert "a sends b 9.6 Gbit/s" in all_.message
     rates |= {("a", "c"): 0.1e9, ("c", "b"): "nothing answers"}
-    low, lost, told = worst_first(of_bandwidths(rates))[1], *worst_first(of_bandwidths(rates))[::2]
+    low, lost, told = worst_first(judge_bandwidths(rates))[1], *worst_first(judge_bandwidths(rates))[::2]
     assert (low.id, low.host, low.peer) == ("net.bandwidth-low", "c", "a")
     assert "a sends c 0.80 Gbit/s only; 9.6 Gbit/s is usual" in low.message
     assert (lost.id, lost.level, lost.host, lost.peer) == ("net.bandwidth", "warning", "b", "c")
     assert told.message.startswith("a sends c 0.80 Gbit/s, "), "the lowest first"
-    (slow, _) = of_bandwidths({("a", "b"): 11e6})
+    (slow, _) = judge_bandwidths({("a", "b"): 11e6})
     assert slow.id == "net.bandwidth-low", "slower than Gigabit Ethernet, however usual"
 
 
@@ -286,7 +296,7 @@ def test_how_the_import_of_tensorflow_went() -> None:
             None if one is None else dict(zip(("seconds", "gpus", "why"), one, strict=True)) for one in ways
         ]
         imported = cast("dict[str, Imported | None]", dict(zip("abc", told, strict=True)))
-        return [(one.id, one.host) for one in of_imports(plan, imported)]
+        return [(one.id, one.host) for one in judge_imports(plan, imported)]
 
     assert look((3.0, 2, None), (4.0, 2, None), (4.0, 2, None)) == [("python.imports", None)]
     assert look((3.0, 1, None), (2.0, None, "ImportError: x"), None) == [
@@ -304,9 +314,9 @@ def test_how_the_import_of_tensorflow_went() -> None:
 @pytest.mark.fault(88)
 def test_two_names_of_one_machine_and_two_machines() -> None:
     plan = plan_of("10.0.0.1", "10.0.0.2")
-    same = of_hosts(plan, {"a": met("a", boot="x"), "b": met("b", boot="x")}, whole=False)
+    same = judge_hosts(plan, {"a": met("a", boot="x"), "b": met("b", boot="x")}, whole=False)
     assert [(one.id, one.host, one.peer) for one in same] == [("host.twice", "a", "b")]
-    assert of_hosts(plan, {"a": met("a"), "b": met("b")}, whole=False) == []
+    assert judge_hosts(plan, {"a": met("a"), "b": met("b")}, whole=False) == []
 
 
 def test_an_address_replaces_a_name_only_where_all_have_reached_the_host_by_it() -> None:
@@ -315,12 +325,17 @@ def test_an_address_replaces_a_name_only_where_all_have_reached_the_host_by_it()
     fine = [seen("a", "10.0.0.1"), seen("b", "10.0.0.2")]
     lost = [seen("c", "gpu-c", "no-name"), seen("c", "10.0.0.3")]
     others = {"a": [fine[1], *lost], "b": [fine[0], *lost], "c": fine}
-    found, addresses = of_pairs(plan, hosts, others)
+    found, addresses = judge_pairs(plan, hosts, others)
     assert addresses == {"c": "10.0.0.3"}
     assert [(one.id, one.level, one.peer) for one in found] == [("net.name-unresolved", "warning", "c")]
     assert "a, b" in found[0].message
+    assert "for ever" in found[0].row.why
+    assert "nothing waits for it" in found[0].why, "of a host that is reached"
+    assert "write `data_address: 10.0.0.3` of c," in found[0].hint, (
+        "an address would lose its part of ~/.ssh/config"
+    )
     others["b"] = [fine[0], seen("c", "gpu-c", "no-name"), seen("c", "10.0.0.3", "timeout")]
-    found, addresses = of_pairs(plan, hosts, others)
+    found, addresses = judge_pairs(plan, hosts, others)
     assert addresses == {}
     assert [one.level for one in found] == ["error"]
 
@@ -337,18 +352,18 @@ def test_an_address_replaces_a_name_only_where_all_have_reached_the_host_by_it()
 )
 def test_how_one_host_does_not_reach_another(told: Seen, id: str) -> None:
     hosts = {"a": met("a"), "b": met("b")}
-    found, _ = of_pairs(plan_of("10.0.0.1", "b"), hosts, {"a": [told], "b": [seen("a", "10.0.0.1")]})
+    found, _ = judge_pairs(plan_of("10.0.0.1", "b"), hosts, {"a": [told], "b": [seen("a", "10.0.0.1")]})
     assert [(one.id, one.host, one.peer) for one in found] == [(id, "a", "b")]
 
 
 def test_a_host_without_a_task_keeps_nobody_from_training() -> None:
     hosts = {"a": met("a"), "b": met("b")}
     told = {"a": [seen("b", "10.0.0.2", "timeout")], "b": [seen("a", "10.0.0.1")]}
-    found, _ = of_pairs(plan_of("10.0.0.1", "10.0.0.2", tasks=1), hosts, told)
+    found, _ = judge_pairs(plan_of("10.0.0.1", "10.0.0.2", tasks=1), hosts, told)
     assert [one.level for one in found] == ["warning"]
 
 
 def test_a_host_that_does_not_say_whom_it_reaches() -> None:
     hosts = {"a": met("a"), "b": met("b")}
-    found, _ = of_pairs(plan_of("10.0.0.1", "10.0.0.2"), hosts, {"b": [seen("a", "10.0.0.1")]})
+    found, _ = judge_pairs(plan_of("10.0.0.1", "10.0.0.2"), hosts, {"b": [seen("a", "10.0.0.1")]})
     assert [(one.id, one.level, one.host) for one in found] == [("net.blocked", "warning", "a")]

@@ -16,7 +16,7 @@ from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.links.conversation import Answer, Asks, LinkDown, OrderRefused
 from orchestrator.head.transfer import files, outputs
 from orchestrator.head.transfer.outputs import Output
-from orchestrator.protocol.orders.base import Order
+from orchestrator.protocol.orders.base import Order, Place
 from orchestrator.protocol.orders.tasks import TaskFile
 from orchestrator.protocol.paths import RelativePath
 from tests.unit.core.transcript import make_plan
@@ -34,13 +34,16 @@ class Host:
         self.chunk: Callable[[bytes], bytes] = lambda blob: blob
         self.asked: list[str] = []
         self.breaks_after = 10**9
+        self.place: Place = "work"
+        self.saved: Any = None
 
     def ask(self, order: Order[Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[Any]:
         assert (blob, timeout_s > 0) == (b"", True)
         verb, fields = order.verb.name, order.fields
         self.asked.append(verb)
         if verb == "files":
-            assert fields["of"] == "outputs"
+            assert fields["of"] == ("outputs" if self.place == "work" else "saved")
+            self.saved = fields.get("saved")
             return Answer({"files": [self.file(path) for path in self.content], "left_out": 0}, b"")
         content = self.content[fields["path"]]
         if verb == "digest":
@@ -54,7 +57,7 @@ class Host:
         return {
             "task": self.task,
             "generation": self.generation,
-            "place": "work",
+            "place": self.place,
             "path": RelativePath(path),
             "bytes": size,
         }
@@ -128,10 +131,10 @@ def test_what_is_here_with_another_content_is_replaced_only_by_a_persons_word(
 )
 def test_no_name_of_a_request_leads_out_of_the_directory(host: Host, to: str) -> None:
     asked = {"host": "a", "to": "x", **host.file("model.keras")}
-    assert outputs.of_request(asked, None)[0].to == "x"
+    assert outputs.requested_file(asked, None)[0].to == "x"
     for field in ("to", "path"):
         with pytest.raises(UsageError, match="is no path below a directory"):
-            outputs.of_request({**asked, field: to}, None)
+            outputs.requested_file({**asked, field: to}, None)
 
 
 @pytest.mark.parametrize("path", [".git/hooks/post-checkout", "deep/.GIT/config", ".hg/hgrc", ".git"])
@@ -274,3 +277,33 @@ def test_a_host_that_names_a_file_twice_has_left_it_once(run: Run) -> None:
 def test_a_task_that_is_none_is_named(run: Run) -> None:
     with pytest.raises(UsageError, match="has no task 'worker:7'"):
         outputs.listed(run, leases(), [], "worker:7")
+
+
+@pytest.mark.parametrize(
+    ("path", "comes"),
+    [
+        ("best.keras", ["best.keras"]),
+        ("ckpt-5", ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]),
+        ("120", ["120/state"]),
+        ("", ["120/state", "best.keras", "ckpt-5.data-00000-of-00001", "ckpt-5.index", "ckpt-50.index"]),
+    ],
+)
+def test_a_checkpoint_comes_with_all_its_files_and_no_other(path: str, comes: list[str]) -> None:
+    names = (
+        ".orch-seed.json",
+        "120/state",
+        "best.keras",
+        "ckpt-5.data-00000-of-00001",
+        "ckpt-5.index",
+        "ckpt-50.index",
+    )
+    host = Host(dict.fromkeys(names, b"1"))
+    host.place = "saved"
+    run = new_run("t-1", make_plan(["a", "b"], checkpoint=True), epoch=1, at=0.0)
+    run = replace(run, tasks=tuple(replace(task, generation=2) for task in run.tasks))
+    document = outputs.saved(run, leases(a=host), 2, path)
+    assert [file["to"] for file in document["files"]] == comes
+    assert run.plan.checkpoint is not None
+    assert host.saved == {"dir": f"{run.plan.checkpoint.dir}/gen-000002", "task": "worker:0", "generation": 2}
+    away = outputs.saved(run, leases(a=LinkDown("it is off")), 2, path)
+    assert (away["files"], away["unreached"]) == ([], {"a": "it is off"})

@@ -196,7 +196,7 @@ def test_a_snapshot_that_is_not_there_is_refused_with_the_way_out(tmp_path: Path
     with pytest.raises(Refused, match="is not there") as caught:
         store(tmp_path).keep("t-1", "0" * 64)
     assert caught.value.hint == "`orch up` again"
-    assert store(tmp_path).of_run("t-1") is None
+    assert store(tmp_path).snapshot_of("t-1") is None
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"digest": 1}', b"[]", b'{"digest": "a", "files": [[1]]}'])

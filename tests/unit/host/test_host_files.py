@@ -203,3 +203,29 @@ def test_a_listing_is_bounded(tmp_path: Path, work: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "FILES_MAX", 3)
     found = files.listing(str(tmp_path), RUN, "outputs")
     assert (len(found["files"]), found["left_out"]) == (3, 6)
+
+
+def test_what_a_generation_has_saved_is_listed_and_read_and_nothing_beside_it(tmp_path: Path) -> None:
+    saved = tmp_path / "ckpt/gen-000002"
+    (saved / "backup").mkdir(parents=True)
+    (saved / "best.keras").write_bytes(b"0123")
+    (saved / "backup/latest.weights.h5").write_bytes(b"1")
+    (saved / "link").symlink_to("/etc/passwd")
+    (tmp_path / "ckpt/secret").write_text("of another")
+    wish = {"dir": str(saved), "task": "worker:0", "generation": 2}
+    listed = files.listing(
+        str(tmp_path), RUN, "saved", {"dir": str(saved), "task": "worker:0", "generation": 2}
+    )
+    of = {"task": "worker:0", "generation": 2, "place": "saved"}
+    assert listed == {
+        "files": [
+            {**of, "path": "backup/latest.weights.h5", "bytes": 1},
+            {**of, "path": "best.keras", "bytes": 4},
+        ],
+        "left_out": 1,
+    }
+    named = {"run": RUN, **of, "dir": wish["dir"]}
+    assert files.read(str(tmp_path), {**named, "path": "best.keras"}, 1, 2) == b"12"
+    for path in ("../secret", "link", "/etc/passwd"):
+        with pytest.raises(HostFault, match="not a file of the run's tasks"):
+            files.digest(str(tmp_path), {**named, "path": path})

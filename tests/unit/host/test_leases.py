@@ -21,7 +21,7 @@ from orchestrator.both.hostdir import HostFault
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.plan import HostPlan
 from orchestrator.host.agent import gpus, leases
-from orchestrator.host.agent.leases import LEASED, Leases
+from orchestrator.host.agent.leases import LEASED, GpuLeases
 from orchestrator.host.agent.streams import Loop
 from orchestrator.host.system import gpu_lease
 from tests.unit.core.transcript import make_plan
@@ -34,7 +34,7 @@ class Agent:
 
     def __init__(self, host_dir: Path, loop: Loop) -> None:
         self.living: set[str] = set()
-        self.leases = Leases(loop, str(host_dir), self.living.__contains__)
+        self.leases = GpuLeases(loop, str(host_dir), self.living.__contains__)
 
     def end(self) -> None:
         """End as the process does: the kernel closes what it held."""
@@ -75,7 +75,7 @@ def test_of_two_agents_one_has_the_gpu_and_the_other_is_told_who(
     assert other["user"]
     assert other["since"] > 1e9
     with pytest.raises(HostFault) as refused:
-        second.leases.of_start("b-1")
+        second.leases.for_shim("b-1")
     assert refused.value.code == LEASED
     lease = first.leases._held[gpu]
     first.leases.want("a-1", [gpu], "lab-1", 2)
@@ -90,7 +90,7 @@ def test_a_shim_holds_it_on_and_the_next_agent_of_the_run_shares_it(
 ) -> None:
     agent, other = Agent(tmp_path, loop), Agent(tmp_path, loop)
     agent.leases.want("a-1", [gpu], "lab-1", 1)
-    (number,), about = agent.leases.of_start("a-1")
+    (number,), about = agent.leases.for_shim("a-1")
     shim = os.dup(number)
     ready, told = os.pipe()
     pid = os.fork()
@@ -109,7 +109,7 @@ def test_a_shim_holds_it_on_and_the_next_agent_of_the_run_shares_it(
         again = Agent(tmp_path, loop)
         again.leases.want("a-1", [gpu], "lab-1", 2)
         assert asked(again, "a-1", loop) == []
-        assert again.leases.of_start("a-1")[1]["since"] == about["since"]
+        assert again.leases.for_shim("a-1")[1]["since"] == about["since"]
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -283,7 +283,7 @@ def test_who_holds_a_gpu_and_says_nothing_is_named_by_the_kernel(
         agent.leases.want("a-1", [gpu], "lab-1", 1)
         (other,) = asked(agent, "a-1", loop)
         with pytest.raises(HostFault) as refused:
-            agent.leases.of_start("a-1")
+            agent.leases.for_shim("a-1")
     finally:
         holder.kill()
         holder.wait()
@@ -378,4 +378,4 @@ def test_a_head_gives_a_gpu_to_its_next_run_once_nothing_of_the_one_before_lives
     agent.living.clear()
     assert asked(agent, "b-1", loop) == []
     agent.leases.release("a-1")
-    assert agent.leases.of_start("b-1")[0], "which keeps it when the other is let go"
+    assert agent.leases.for_shim("b-1")[0], "which keeps it when the other is let go"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.host.agent import gpus, probe
 from orchestrator.host.agent.probe import own_name
 
@@ -32,7 +33,7 @@ def versions(python: Path, environ: dict[str, str]) -> dict[str, str | None]:
     code = (
         f"import sys; sys.path.append({str(ROOT)!r}); import json\n"
         "from orchestrator.host.agent import probe\n"
-        "print(json.dumps({n: probe._version(n, names, probe._installed()) for n, names in probe._PACKAGES.items()}))"
+        f"print(json.dumps({{n: probe._version(n, probe._installed()) for n in {STRATEGIES['single'].packages!r}}}))"
     )
     told = subprocess.run([python, "-I", "-c", code], env=environ, capture_output=True, text=True, check=True)
     found: dict[str, str | None] = json.loads(told.stdout)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.head.links import wire
 from orchestrator.host.agent import main as agent_main
 from orchestrator.host.agent import state as agent_state
 from orchestrator.host.shim.connections import AgentLink
@@ -149,6 +150,7 @@ def test_a_metric_keeps_the_step_at_which_it_was_reported() -> None:
     assert cut(task, 1) == task, "a shim that began before these were told is not called too long"
 
 
+@pytest.mark.fault(117)
 def test_the_first_step_that_was_not_finite_is_remembered_and_its_number_before_that_is_not_shown() -> None:
     progress = Progress()
     progress.heard({"step": 1, "metrics": {"loss": 0.5}}, 1.0)
@@ -379,6 +381,22 @@ def test_a_stage_grows_old_until_the_next_and_a_step_is_training() -> None:
     assert progress.heard({"step": 41}, 16.0) == "now"
     progress.put_into(task, 16.0)
     assert (progress.has_stepped, task["stage"], task["stage_age_s"]) == (True, "training", 0.0)
+
+
+def test_batches_that_are_passed_over_are_told_until_a_heartbeat_has_none() -> None:
+    progress, start = Progress(), {"task": "worker:0"}
+    task = blank_task(start)
+    progress.heard({"heartbeat": {"stage": "compiling", "passing": {"done": 4000, "total": 90000}}}, 10.0)
+    progress.put_into(task, 11.0)
+    assert task["passing"] == {"done": 4000, "total": 90000}
+    read = wire.task_report(task, at=11.0, unix_time=1.7e9).progress
+    assert read.passing == (4000, 90000)
+    for odd in ({"done": -1, "total": 7}, {"total": 7}, 7, None):
+        progress.heard({"heartbeat": {"stage": "compiling", "passing": odd}}, 12.0)
+        task = blank_task(start)
+        progress.put_into(task, 12.0)
+        assert "passing" not in task
+    assert wire.task_report(task, at=11.0, unix_time=1.7e9).progress.passing is None
 
 
 RESTORED = {"file": "orch/fit-000/latest.weights.h5", "step": 7, "saved_at": 5.5, "bytes": 9, "why": ""}

@@ -14,7 +14,7 @@ from orchestrator.host.shim.state import (
     Do,
     Ended,
     Exited,
-    Looked,
+    KillChecked,
     Ordered,
     Phase,
     RuntimeReady,
@@ -68,7 +68,7 @@ def test_without_it_the_release_starts_the_process() -> None:
 def test_a_stop_before_there_is_a_process_ends_at_once() -> None:
     state, did = tell(begin(2, 3, hold=False)[0], order("stop"))
     assert did == [Do.ACCEPT, Do.KILL]
-    state, did = tell(state, Looked(1.1, []))
+    state, did = tell(state, KillChecked(1.1, []))
     assert (state.phase, did, state.stop_by) == (Phase.ENDED, [Do.RECORD], StopBy.ORDER)
     assert tell(state, order("stop"))[1] == [Do.ACCEPT]
     assert tell(state, order("release"))[1] == [Do.REFUSE]
@@ -110,20 +110,20 @@ def test_what_is_left_is_killed_until_nothing_is_left() -> None:
     state, did = tell(running(), Exited(Ended(20.0, code=0)))
     assert did == [Do.KILL]
     left: list[Left] = [{"pid": 7, "why": "D state"}]
-    state, did = tell(state, Looked(20.0, left))
+    state, did = tell(state, KillChecked(20.0, left))
     assert did == []
     assert state.deadline_at is not None
     state, did = tell(state, Ticked(state.deadline_at))
     assert did == [Do.KILL]
-    done, did = tell(state, Looked(20.1, []))
+    done, did = tell(state, KillChecked(20.1, []))
     assert (did, done.left, done.stop_by) == ([Do.RECORD], (), StopBy.NOBODY)
-    stuck, did = tell(state, Looked(20.0 + KILL_BOUND_S, left))
+    stuck, did = tell(state, KillChecked(20.0 + KILL_BOUND_S, left))
     assert (did, stuck.left) == ([Do.RECORD], tuple(left))
 
 
 def test_a_main_process_that_will_not_die_is_recorded_too() -> None:
     state, _ = tell(
-        running(), order("stop", at=0.0, grace_s=0.0), Looked(KILL_BOUND_S, [{"pid": 1, "why": "D"}])
+        running(), order("stop", at=0.0, grace_s=0.0), KillChecked(KILL_BOUND_S, [{"pid": 1, "why": "D"}])
     )
     assert state.phase is Phase.ENDED
     assert state.ended is not None
@@ -173,8 +173,8 @@ def test_whatever_comes_it_ends_once_and_within_its_bound(hold: bool, story: lis
             "exited": Exited(Ended(at, code=1)),
             "signalled": Signalled(at),
             "tick": Ticked(at),
-            "none left": Looked(at, []),
-            "some left": Looked(at, [{"pid": 1, "why": "D"}]),
+            "none left": KillChecked(at, []),
+            "some left": KillChecked(at, [{"pid": 1, "why": "D"}]),
         }.get(what[0])
         state, actions = decide(state, event or Ordered(at, what[1], what[3], what[4], what[2]))
         did = [action for action, _ in actions]

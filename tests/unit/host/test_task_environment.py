@@ -18,6 +18,9 @@ START: dict[str, Any] = {
     "generation": 3,
     "bundle": "/bundle",
     "python": "python3",
+    "script": "train.py",
+    "args": [],
+    "code": "c0de",
     "env": {},
 }
 
@@ -118,3 +121,18 @@ def test_a_proxy_of_the_login_files_is_gone_around_between_the_hosts() -> None:
     assert env(both, order=order)["no_grpc_proxy"] == "10.0.0.1,10.0.0.2,x"
     assert env({"no_proxy": ".lab"})["no_proxy"] == ".lab"
     assert "no_grpc_proxy" not in env({"no_proxy": ".lab"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_another"),
+    [
+        ({"code": "c0ffee"}, True),
+        ({"args": ["--filters", "16"]}, True),
+        ({"order": {"FILTERS": "16"}}, True),
+        ({"run": "t-2", "generation": 4, "task": "worker:0", "order": {"ORCH_RESTARTS": "1"}}, False),
+    ],
+)
+def test_a_script_is_another_one_by_its_code_arguments_and_variables(
+    changed: dict[str, Any], is_another: bool
+) -> None:
+    assert (env(**changed)["ORCH_SCRIPT"] != env()["ORCH_SCRIPT"]) == is_another

@@ -121,8 +121,8 @@ def test_what_is_remembered_is_one_process_of_one_boot(
     unkillable.remember(host_dir, "another", [who])
     (told,) = unkillable.known(host_dir)
     assert (told["run"], told["pid"]) == (RUN, who.pid), "as it was first written"
-    assert unkillable.of_run(host_dir, RUN) == [who]
-    assert unkillable.of_run(host_dir, "another") == []
+    assert unkillable.living_of_run(host_dir, RUN) == [who]
+    assert unkillable.living_of_run(host_dir, "another") == []
     child.kill()
     child.wait()
     assert unkillable.known(host_dir) == []
@@ -161,7 +161,7 @@ def test_a_sweep_names_what_does_not_die_at_its_bound_and_spares_itself(
     monkeypatch.setattr(sweep, "kill", list)  # nothing dies of it
     left = sweep.sweep(str(tmp_path), RUN, {1}, known=[who, itself], bound_s=3.0)
     assert [one["pid"] for one in left] == [child.pid]
-    assert unkillable.of_run(str(tmp_path), RUN) == [who], "the next sweep tries again"
+    assert unkillable.living_of_run(str(tmp_path), RUN) == [who], "the next sweep tries again"
     assert 3.0 <= clock.now_s < 3.1
 
 

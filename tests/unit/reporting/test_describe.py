@@ -17,7 +17,7 @@ from orchestrator.core.state.phase_states import Intent, Phase, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, Task, TaskPhase
 from orchestrator.reporting import describe
-from orchestrator.reporting.describe import reason, sentence
+from orchestrator.reporting.describe import reason
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -42,8 +42,10 @@ def run_in(
     return replace(in_phase(run, phase, **(own or {})), hosts=made, tasks=told, since_at=990.0, **changes)
 
 
-def task(phase: TaskPhase, step: int | None = None, pid: int | None = 7) -> dict[str, Any]:
-    return {"phase": phase, "pid": pid, "progress": Progress(global_step=step)}
+def task(
+    phase: TaskPhase, step: int | None = None, pid: int | None = 7, *, passing: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    return {"phase": phase, "pid": pid, "progress": Progress(global_step=step, passing=passing)}
 
 
 STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNING
@@ -112,6 +114,14 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         (
             run_in(Phase.RUNNING, tasks=(task(RUNNING), task(RUNNING))),
             "no step yet, 10 s after the release",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, passing=(4000, 90000)), task(RUNNING))),
+            "no step yet, 10 s after the release: passing over batch 4,000 of 90,000",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, passing=(4000, 0)), task(RUNNING))),
+            "no step yet, 10 s after the release: passing over batch 4,000",
         ),
         (
             run_in(
@@ -285,7 +295,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
     ],
 )
 def test_sentence(run: Run, expected: str) -> None:
-    assert sentence(run, now=NOW) == expected
+    assert reason(run, now=NOW).sentence == expected
 
 
 def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
@@ -296,7 +306,7 @@ def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
     )
     run = run_in(Phase.RUNNING, hosts=(UP, drained), tasks=({**told[0], "id": TaskId("chief", 0)}, told[1]))
     run = replace(run, plan=replace(run.plan, strategy="parameter_server"))
-    assert sentence(run, now=NOW) == (
+    assert reason(run, now=NOW).sentence == (
         "step 120; moves off b (drained) at the next restart; worker:0 on b has ended and restarts after the move"
     )
 
@@ -337,7 +347,6 @@ def test_what_the_reason_begins_with_is_told_apart_from_the_rest(
 ) -> None:
     told = reason(run, now=NOW)
     assert (told.begins_with, told.rest) == (begins_with, rest)
-    assert told.sentence == sentence(run, now=NOW)
     assert told.sentence.endswith(rest)
 
 

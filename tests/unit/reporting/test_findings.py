@@ -7,7 +7,7 @@ import re
 from orchestrator.core.causes import Cause
 from orchestrator.core.state.run import Problem
 from orchestrator.reporting import findings
-from orchestrator.reporting.findings import CATALOGUE, finding, of_problem, worst_first
+from orchestrator.reporting.findings import CATALOGUE, finding, problem_finding, worst_first
 from tests import findings_page
 
 
@@ -25,9 +25,9 @@ def test_an_id_and_a_code_belong_to_one_row() -> None:
 
 
 def test_a_problem_of_a_start_keeps_its_words_and_gets_an_id() -> None:
-    one = of_problem(Problem("gpu-missing", "a: the run is to have GPU 3", "correct `gpus`"), "a")
+    one = problem_finding(Problem("gpu-missing", "a: the run is to have GPU 3", "correct `gpus`"), "a")
     assert (one.id, one.level, one.host, one.hint) == ("gpu.missing", "error", "a", "correct `gpus`")
-    assert of_problem(Problem("never-heard-of", "x", None), "a").id == "host.unfit"
+    assert problem_finding(Problem("never-heard-of", "x", None), "a").id == "host.unfit"
     assert findings.id_of(Cause.NETWORK.row.name) == findings.id_of("not connected") == "net.blocked"
     assert findings.id_of(Cause.DISK.row.name) == "storage.space"
     assert findings.id_of("never-heard-of") is None

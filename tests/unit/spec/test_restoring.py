@@ -78,6 +78,17 @@ def test_a_script_that_restores_nothing_costs_everything(tmp_path: Path, script:
         "import tensorflow as tf\nwith tf.GradientTape() as tape:\n    pass\n"
         "manager = tf.train.CheckpointManager(c, 'x')\nc.restore(manager.latest_checkpoint)\n",
         "import trainer\ntrainer.main()\n",
+        # Lines of two functions say nothing of their order
+        HEAD + "def train():\n    before()\n    " + FIT + "    model.save('a.keras')\n"
+        "def before():\n    model.load_weights('a.keras')\ntrain()\n",
+        HEAD
+        + "def train():\n    "
+        + FIT
+        + "class T:\n    def go(self):\n        model.load_weights('a')\n        train()\n"
+        "model.save_weights('a')\n",
+        # A callback of a library, which is called what it does
+        HEAD + "from lab.callbacks import AutoResume\ncallbacks = [AutoResume('/shared')]\n" + FIT,
+        HEAD + "import lab\ncallbacks = [lab.RestoreTraining('/shared')]\n" + FIT,
         "import json, os\njson.load(open(os.environ['ORCH_CHECKPOINT_DIR'] + '/state'))\n",
     ],
 )

@@ -67,6 +67,7 @@ def spec(tmp_path: Path, script: str, strategy: str, tasks: str, more: str = "")
         ),
     ],
 )
+@pytest.mark.fault(118)
 def test_it_is_refused_at_its_line(tmp_path: Path, script: str, strategy: str, tasks: str, said: str) -> None:
     file = spec(tmp_path, script, strategy, tasks)
     with pytest.raises(SpecError) as refused:

@@ -20,7 +20,7 @@ from orchestrator.task.cadence import (
     Wish,
     interval,
 )
-from orchestrator.task.keras.loops import Loop
+from orchestrator.task.loops import Loop
 from orchestrator.task.writer import Writer
 
 spans = st.floats(0.0, 1e7)

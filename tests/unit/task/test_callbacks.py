@@ -120,6 +120,11 @@ def test_a_fit_that_goes_on_amid_an_epoch_knows_its_end_after_it() -> None:
     assert fit({"epochs": 3, "steps": 4}, [[2, 3], [0, 1, 2, 3]], begin=6, first=1) == [14, 12, 12, 12]
 
 
+def test_a_fit_that_orch_resumes_amid_an_epoch_knows_its_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.task.this_task.batches_done", 2)
+    assert fit({"epochs": 3, "steps": 4}, [[2, 3], [0, 1, 2, 3]], begin=6, first=1) == [12] * 4
+
+
 def test_a_model_of_two_optimizers_counts_both() -> None:
     assert fit({"epochs": 2, "steps": 1}, [[0, 0], [0, 0]])[1] == 4
 

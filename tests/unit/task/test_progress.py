@@ -153,6 +153,7 @@ def test_a_metric_that_the_next_steps_do_not_have_is_sent_with_its_own_step(wire
     assert message["metric_steps"] == {"val_loss": 20, "val_norm": 20}
 
 
+@pytest.mark.fault(117)
 def test_what_was_not_finite_between_two_messages_is_told_with_its_first_step(wire: Wire) -> None:
     progress = Progress(wire.link, interval_s=3600)
     for step in range(1, 3000):

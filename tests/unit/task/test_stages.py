@@ -13,6 +13,7 @@ from orchestrator.task import main, this_task
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 from orchestrator.task.stages import Stages
+from orchestrator.task.transparent import replay
 
 KERAS = "/lib/python3.11/site-packages/keras/src/backend/tensorflow/trainer.py"
 SAVING = "/lib/python3.11/site-packages/keras/src/saving/saving_api.py"
@@ -25,10 +26,12 @@ class Sent(Link):
     def __init__(self) -> None:
         super().__init__(None)
         self.stages: list[str | None] = []
+        self.passing: list[Any] = []
 
     def send(self, message: Any, wait_s: float = 0.0) -> bool:
         del wait_s
         self.stages.append(message["heartbeat"]["stage"])
+        self.passing.append(message["heartbeat"].get("passing"))
         return True
 
 
@@ -89,6 +92,18 @@ def test_connecting_is_said_before_and_its_end_after_whatever_comes_of_it() -> N
         stages.connecting(connect)()
     assert seen == [["connecting"]]
     assert link.stages[-1] != "connecting"
+
+
+def test_batches_that_are_passed_over_are_told_with_each_heartbeat() -> None:
+    link = Sent()
+    stages = Stages(link, Progress(Link(None)))
+    stages.send()
+    with replay.Passing(90) as passing:
+        for _ in range(2):
+            passing.done += 20
+            stages.send()
+    stages.send()
+    assert link.passing == [None, {"done": 20, "total": 90}, {"done": 40, "total": 90}, None]
 
 
 def test_that_a_training_begins_is_no_step() -> None:

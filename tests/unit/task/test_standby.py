@@ -9,7 +9,7 @@ from typing import Any
 
 SCRIPT = """
 import json, os, threading
-from orchestrator.task.standby import Manners
+from orchestrator.task.standby import Restraints
 
 def priority(thread):
     return os.getpriority(os.PRIO_PROCESS, thread)
@@ -19,12 +19,12 @@ def score():
         return int(file.read())
 
 told = {"before": score()}
-manners = Manners.from_environment()
+restraints = Restraints.from_environment()
 told["hidden"] = "ORCH_STANDBY" not in os.environ
-told["imports"] = manners.imports(lambda: priority(threading.get_native_id()), {"tensorflow"})
-told["nothing to import"] = manners.imports(lambda: priority(threading.get_native_id()), set())
+told["imports"] = restraints.imports(lambda: priority(threading.get_native_id()), {"tensorflow"})
+told["nothing to import"] = restraints.imports(lambda: priority(threading.get_native_id()), set())
 told["main"], told["waiting"] = priority(threading.get_native_id()), score()
-manners.released()
+restraints.released()
 told["released"] = score()
 print(json.dumps(told))
 """

@@ -331,9 +331,21 @@ def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(steps_per_epoc
     if steps_per_epoch:
         epochs = [[batch for epoch in epochs for batch in epoch]]
 
+    counts = []
+
+    class Batches(list[str]):
+        """Keeps how many batches were told to be passed over when each was read."""
+
+        def __iter__(self) -> Any:
+            for batch in list.__iter__(self):
+                passing = transparent_replay.Passing.current
+                counts.append((passing.done, passing.total) if passing is not None else None)
+                yield batch
+
     class Iterator(Keras3Iterator):
         pass
 
+    epochs = [Batches(each) for each in epochs]
     transparent_replay.build_without_data(Trainer)
     transparent_replay.install_keras3(Iterator)
     with Course(0) as course:
@@ -343,6 +355,8 @@ def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(steps_per_epoc
         assert trained(iterator) == ["b3"]
         assert trained(iterator) == ["c1", "c2", "c3"]
         assert course.steps == 3
+    passed = [(done, 5) for done in range(5)]
+    assert counts == [*passed, None, None, None, None]
     assert Course.current is None
 
 

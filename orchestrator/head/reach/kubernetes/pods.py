@@ -99,7 +99,7 @@ def waiting(pod: Document) -> Waiting | None:
     if status is not None:
         if _at(status, "state", "running") is not None:
             return None
-        why = _of_container(status)
+        why = _container_waiting(status)
         if why is not None:
             return why
     for condition in _list(_at(pod, "status", "conditions")):
@@ -118,7 +118,7 @@ def _status(pod: Document) -> Document | None:
     return None
 
 
-def _of_container(status: Document) -> Waiting | None:
+def _container_waiting(status: Document) -> Waiting | None:
     waits = _at(status, "state", "waiting")
     if not isinstance(waits, Mapping):
         ended = _at(status, "state", "terminated")

@@ -119,7 +119,7 @@ class Keys:
         blobs = set()
         for path in self._hop.identity_files:
             blobs.add(_public_part(path))
-            key = self._of_file(path)
+            key = self._read_key(path)
             if key is None:
                 continue
             blobs.add(key.asbytes())
@@ -146,7 +146,7 @@ class Keys:
         if self._may_offer(label, key):
             yield label, key
 
-    def _of_file(self, path: Path) -> paramiko.PKey | None:
+    def _read_key(self, path: Path) -> paramiko.PKey | None:
         try:
             status = path.stat()
             if status.st_uid == os.getuid() and status.st_mode & 0o077:  # as ssh does

@@ -56,7 +56,7 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KnownHostsLine:
     """One line that names hosts and a key."""
 
     names: str
@@ -106,11 +106,11 @@ class Judgement:
     """The verdict of the files on one key of one host."""
 
     verdict: Literal["known", "unknown", "changed", "revoked"]
-    entry: Entry | None = None
+    entry: KnownHostsLine | None = None
     """The line that decided, where one did."""
-    against: tuple[Entry, ...] = ()
+    against: tuple[KnownHostsLine, ...] = ()
     """Every line that has another key, where the key has changed."""
-    authority: Entry | None = None
+    authority: KnownHostsLine | None = None
     """A @cert-authority line for the host, where the key is unknown."""
 
 
@@ -121,13 +121,13 @@ State = Literal["known", "new", "changed", "revoked", "not needed"]
 class KnownHosts:
     """The lines of some known_hosts files, and warnings about those that were skipped."""
 
-    def __init__(self, entries: Iterable[Entry] = (), warnings: Iterable[str] = ()) -> None:
+    def __init__(self, entries: Iterable[KnownHostsLine] = (), warnings: Iterable[str] = ()) -> None:
         self.warnings = tuple(warnings)
-        self._plain: dict[str, list[tuple[int, Entry]]] = {}
+        self._plain: dict[str, list[tuple[int, KnownHostsLine]]] = {}
         """By name, the lines that have it as a plain name, each with its place. An index, since there may be many."""
-        self._others: list[tuple[int, Entry]] = []
+        self._others: list[tuple[int, KnownHostsLine]] = []
         """The lines with patterns or hashes, each with its place."""
-        self._cached: dict[str, list[Entry]] = {}
+        self._cached: dict[str, list[KnownHostsLine]] = {}
         """By name, the lines that match it: a cache, since comparing hashes is slow."""
         for place, entry in enumerate(entries):
             names = entry.plain_names
@@ -142,7 +142,7 @@ class KnownHosts:
 
         The files of `revoked` list keys that are refused for every host. Raises RevokedUnreadable.
         """
-        entries: list[Entry] = [entry for path in revoked for entry in _read_revoked(path)]
+        entries: list[KnownHostsLine] = [entry for path in revoked for entry in _read_revoked(path)]
         warnings: list[str] = []
         for path in paths:
             try:
@@ -162,7 +162,7 @@ class KnownHosts:
                     entries.append(entry)
         return KnownHosts(entries, warnings)
 
-    def authorities(self, name: str) -> list[Entry]:
+    def authorities(self, name: str) -> list[KnownHostsLine]:
         """Return the lines whose key may sign certificates for `name`."""
         entries, bare = self._of(name)
         return [entry for entry in (*entries, *bare) if entry.marker == "@cert-authority"]
@@ -214,13 +214,13 @@ class KnownHosts:
         plain = [entry for entry in entries if not entry.marker]
         return tuple(dict.fromkeys(entry.key.type for entry in plain or bare if not entry.marker))
 
-    def _of(self, name: str) -> tuple[list[Entry], list[Entry]]:
+    def _of(self, name: str) -> tuple[list[KnownHostsLine], list[KnownHostsLine]]:
         """Return the lines of `name`, and those of the same host without a port."""
         name = name.lower()
         without_port = name[1:].partition("]")[0] if name.startswith("[") else None
         return self._named(name), [] if without_port is None else self._named(without_port)
 
-    def _named(self, name: str) -> list[Entry]:
+    def _named(self, name: str) -> list[KnownHostsLine]:
         """Return the lines of exactly that name, in their order."""
         if name not in self._cached:
             by_pattern = [(place, entry) for place, entry in self._others if entry.matches(name)]
@@ -233,7 +233,7 @@ class RevokedUnreadable(Exception):
     """A file that RevokedHostKeys names cannot be read. Then ssh refuses all keys, and so does orch."""
 
 
-def _read_revoked(path: Path) -> Iterator[Entry]:
+def _read_revoked(path: Path) -> Iterator[KnownHostsLine]:
     """Read a list of public keys, one a line, as lines that revoke each of them for every host."""
     try:
         data = path.read_bytes()
@@ -249,12 +249,12 @@ def _read_revoked(path: Path) -> Iterator[Entry]:
         if not words or words[0].startswith("#"):
             continue
         try:
-            yield Entry("*", HostKey.parse(words[0], words[1]), "@revoked", path, number)
+            yield KnownHostsLine("*", HostKey.parse(words[0], words[1]), "@revoked", path, number)
         except (IndexError, ValueError) as error:
             raise RevokedUnreadable(f"{path}:{number}: not: key type, key") from error
 
 
-def _parse_line(line: str, path: Path, number: int) -> Entry | None:
+def _parse_line(line: str, path: Path, number: int) -> KnownHostsLine | None:
     words = line.split()
     if not words or words[0].startswith("#"):
         return None
@@ -263,7 +263,7 @@ def _parse_line(line: str, path: Path, number: int) -> Entry | None:
         raise ValueError(f"unknown marker {marker}")
     if len(words) < 3:
         raise ValueError("not: names, key type, key")
-    return Entry(words[0], HostKey.parse(words[1], words[2]), marker, path, number)
+    return KnownHostsLine(words[0], HostKey.parse(words[1], words[2]), marker, path, number)
 
 
 def known_name(address: str, port: int) -> str:
@@ -309,7 +309,7 @@ def replace(path: Path, host: str, port: int, keys: Sequence[HostKey]) -> int:
     return len(new)
 
 
-def _without(text: str, entry: Entry, name: str) -> list[str]:
+def _without(text: str, entry: KnownHostsLine, name: str) -> list[str]:
     """Return the line without this host; no line where it named no other."""
     names = entry.names.split(",")
     if entry.names.startswith("|1|") or [other.lower() for other in names] == [name]:
@@ -331,7 +331,7 @@ def _line(name: str, key: HostKey) -> str:
     return f"{name} {key.type} {key.base64}"
 
 
-def _lines(path: Path) -> list[tuple[str, Entry | None]]:
+def _lines(path: Path) -> list[tuple[str, KnownHostsLine | None]]:
     """Return the lines of the project's own file, each with its entry; None for a line without one."""
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
@@ -340,7 +340,7 @@ def _lines(path: Path) -> list[tuple[str, Entry | None]]:
     return [(text, _entry(text, path, number)) for number, text in enumerate(texts, 1)]
 
 
-def _entry(text: str, path: Path, number: int) -> Entry | None:
+def _entry(text: str, path: Path, number: int) -> KnownHostsLine | None:
     try:
         return _parse_line(text, path, number)
     except ValueError:

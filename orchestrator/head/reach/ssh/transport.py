@@ -40,10 +40,10 @@ from orchestrator.head.reach.ssh.gate import Gate
 from orchestrator.head.reach.ssh.keys import Keys, KnownOnly, host_key
 from orchestrator.head.reach.ssh.known_hosts import (
     SSH_PORT,
-    Entry,
     HostKey,
     Judgement,
     KnownHosts,
+    KnownHostsLine,
     RevokedUnreadable,
     State,
 )
@@ -114,7 +114,7 @@ class ScannedKey:
     hop: Hop
     key: HostKey
     state: State
-    was: Entry | None = None
+    was: KnownHostsLine | None = None
     """The line that has another key, or marks this one as revoked."""
     error: HostError | None = None
     """Why a connection refuses the key: it has changed or is revoked."""

@@ -23,12 +23,13 @@ with strategy.scope():
         )
         for aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
     )
+place, number = f"{runtime.checkpoint_dir()}/ckpt", strategy.cluster_resolver.task_id
 manager = tf.train.CheckpointManager(
     tf.train.Checkpoint(weights=weights, speed=speed, step=step, seen=seen, moving=moving),
-    runtime.checkpoint_dir(),
+    place if number == 0 else f"{place}/workertemp_{number}",  # as TensorFlow's tutorial has it
     2,
 )
-manager.checkpoint.restore(manager.latest_checkpoint)
+manager.checkpoint.restore(tf.train.latest_checkpoint(place))
 whole = runtime.rescue(manager, step)
 
 

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from orchestrator.both import private_socket
 from orchestrator.core.errors import OrchestratorError, Refused
-from orchestrator.head.api.routes import application
+from orchestrator.head.coordinator.routes import application
 from orchestrator.head.node import holder
 from orchestrator.head.node.paths import Paths
 

@@ -139,6 +139,11 @@ class _Api:
         name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
         if not isinstance(task, str | None):
             raise UsageError("task must be the name of a task, such as worker:0")
+        generation, path = body.get("generation"), body.get("path")
+        if isinstance(generation, int) and isinstance(path, str):  # a checkpoint, of what the chief has saved
+            return JSONResponse(
+                await anyio.to_thread.run_sync(self._coordinator.saved, name, generation, path)
+            )
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task))
 
     async def output(self, request: Request) -> JSONResponse:
@@ -148,7 +153,7 @@ class _Api:
         directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
         if not (isinstance(directory, str) and os.path.isabs(directory)):
             raise UsageError("directory must be an absolute path")
-        wanted, known = outputs.of_request(file, sha256)
+        wanted, known = outputs.requested_file(file, sha256)
         part = await anyio.to_thread.run_sync(
             lambda: self._coordinator.output(name, wanted, directory, sha256=known, replace=replace)
         )
@@ -249,7 +254,7 @@ def _host_state(run: Run, name: str) -> dict[str, Any]:
     }
 
 
-def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
+def _run_handler(call: Callable[[str], dict[str, Any]]) -> Handler:
     """Return the handler that answers with what `call` says of the run in the path."""
 
     async def handler(request: Request) -> JSONResponse:
@@ -258,7 +263,7 @@ def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
     return handler
 
 
-def _of_query(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
+def _query_handler(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
     """Return the same for a `call` that also gets the query."""
 
     async def handler(request: Request) -> JSONResponse:
@@ -336,15 +341,15 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
         Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
-        Route("/v1/runs/{name}/summaries", _of_run(coordinator.summaries), methods=["POST"]),
+        Route("/v1/runs/{name}/summaries", _run_handler(coordinator.summaries), methods=["POST"]),
         Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
         Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
-        Route("/v1/runs/{name}/forget", _of_run(coordinator.forget), methods=["POST"]),
-        Route("/v1/runs/{name}/why", _of_run(coordinator.why)),
-        Route("/v1/runs/{name}/history", _of_run(coordinator.history)),
+        Route("/v1/runs/{name}/forget", _run_handler(coordinator.forget), methods=["POST"]),
+        Route("/v1/runs/{name}/why", _run_handler(coordinator.why)),
+        Route("/v1/runs/{name}/history", _run_handler(coordinator.history)),
         Route("/v1/alive", api.alive),
-        Route("/v1/runs/{name}/series", _of_query(coordinator.series)),
-        Route("/v1/runs/{name}/logs", _of_query(coordinator.log_lines)),
+        Route("/v1/runs/{name}/series", _query_handler(coordinator.series)),
+        Route("/v1/runs/{name}/logs", _query_handler(coordinator.log_lines)),
         Route("/v1/runs/{name}/checkpoints", api.checkpoints),
         Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
         Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),

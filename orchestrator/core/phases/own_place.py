@@ -164,7 +164,12 @@ def _resumed_wrongly(turn: Turn) -> bool:
         return False  # the next report tells whether it has begun at 0
     # By hand it would start again too. Only who has just begun the run, with a script that can restore, is asked: not
     # where it has restored an older one, since what it does not pick up need not be lost by it.
-    if began or run.budget.restarts or run.plan.no_restore or (run.seed is not None and not run.seed.verified):
+    if (
+        began
+        or run.budget.restarts
+        or run.plan.no_restore
+        or (run.seed is not None and not run.seed.verified)
+    ):
         _warn_of_mismatch(turn, given, chief.first_step)
         return False
     sentence = (

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     Held = tuple[int, Callable[[], None]]
     """A step, and a function that writes the state after it."""
 
+MAIN_WAIT_S = 2.0
+"""How long the main thread may take to come out of its step once the order has aborted it. One that is in Python, in a
+callback or a save, takes longer: then the state is handed over without it."""
+
 ORDER_WAIT_S = 1.0
 """How long a step that failed because of a peer waits for the order. Usually the coordinator has noticed too."""
 
@@ -60,6 +64,8 @@ class Rescue:
         self._compare = False
         self.chosen = threading.Event()
         """Set when this task is chosen from several survivors to write."""
+        self._one = threading.Lock()
+        """Held by the thread that hands over: the main thread, or one that does not wait for it any longer."""
         self._began_at = 0.0
         self._of_fit: Callable[[], Held] | None = None
         self._hand_over: Callable[[], Held] | None = None
@@ -151,7 +157,15 @@ class Rescue:
         self._compare = compare
         self._ordered.set()
         context.context().abort_collective_ops(_UNAVAILABLE, "orch: a peer is gone")
+        threading.Thread(target=self._without_main, name="orch-rescue", daemon=True).start()
         return True
+
+    def _without_main(self) -> None:
+        """Hand over while the main thread is in Python: since the abort, no step can change the state any more."""
+        time.sleep(MAIN_WAIT_S)
+        if (hand_over := self._hand_over) is not None and self._one.acquire(blocking=False):
+            self._write(hand_over)
+            end(STOPPED)
 
     def during(self, fit: Callable[[], Any], model: Any, setting: Any) -> Any:
         """Run a fit, and hand over if it fails because of a peer. After an ordered rescue, the process ends here.
@@ -175,6 +189,14 @@ class Rescue:
         is_ordered = self._ordered.wait(ORDER_WAIT_S)
         if not is_ordered and self._task not in BY_ITSELF:
             return
+        self._one.acquire()  # where another thread has it, the process ends with that one's work
+        self._write(hand_over)
+        if is_ordered:
+            end(STOPPED)
+        self._one.release()
+
+    def _write(self, hand_over: Callable[[], Held]) -> None:
+        """Hand over, and say what came of it."""
         try:
             if why := self._nothing():
                 raise NotAtomic(why)
@@ -192,8 +214,6 @@ class Rescue:
             self._report(why=f"{type(e).__name__}: {str(e)[:200]}")
         else:
             self._report(step=step)
-        if is_ordered:
-            end(STOPPED)
 
     def _nothing(self) -> str:
         """Return why there is nothing to hand over; empty if there is."""
@@ -253,6 +273,7 @@ class Rescue:
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
             manager.checkpoint.write(os.path.join(building, name))
+            atomic.check_put_back()
             # In this order the data is in place before the index, which makes it a checkpoint.
             for each in sorted(os.listdir(building)):
                 backup.sync(os.path.join(building, each))

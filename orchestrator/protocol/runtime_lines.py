@@ -3,7 +3,17 @@
 from typing import NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, Holds, NotFinite, Passing, Restored, Said, Saving, Stage
+from orchestrator.protocol.reports import (
+    Began,
+    Holds,
+    Loaded,
+    NotFinite,
+    Passing,
+    Restored,
+    Said,
+    Saving,
+    Stage,
+)
 
 
 class Ready(TypedDict):
@@ -87,6 +97,12 @@ class RestoredLine(TypedDict):
     restored: Restored
 
 
+class LoadedLine(TypedDict):
+    """Runtime to shim: which weights the script has loaded."""
+
+    loaded: Loaded
+
+
 class Heartbeat(TypedDict):
     """The content of a heartbeat."""
 
@@ -144,6 +160,7 @@ RuntimeLine = (
     | HoldsLine
     | RescuedLine
     | RestoredLine
+    | LoadedLine
     | HeartbeatLine
 )
 """What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""

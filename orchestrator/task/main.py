@@ -109,6 +109,9 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
             transparent.run(script, arguments, link, wanted)
         else:
+            from orchestrator.task.keras import hooks, own_files
+
+            hooks.when_imported(own_files.patches())
             if proving is not None:
                 proving.seed(script)
             script.run(arguments)

@@ -2,7 +2,7 @@
 
 from typing import NotRequired, TypedDict
 
-from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
+from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Sentence, Stacks, Step
 from orchestrator.protocol.reports import (
     Began,
     Holds,
@@ -37,6 +37,8 @@ class StepLine(TypedDict):
     began: NotRequired[Began]
     rescues: NotRequired[bool]
     """Whether the state could be handed over now."""
+    rescue: NotRequired[Sentence]
+    """What could be handed over, as was tried."""
     saving: NotRequired[Saving]
     epoch: NotRequired[Step]
     total: NotRequired[Step]

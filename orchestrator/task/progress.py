@@ -54,6 +54,8 @@ class Progress:
         """How often it saves; sent with each step once it is decided."""
         self.could_rescue: Callable[[], bool] | None = None
         """Returns whether the state could be handed over now; sent with each step."""
+        self.rescue = ""
+        """What could be handed over, once that was tried; sent with each step."""
         self._began: tuple[int, int] | None = None
         """Where training began, and how many steps that may be off; sent with each step."""
         self._first: int | None = None
@@ -154,6 +156,8 @@ class Progress:
             message["saving"] = self.saving
         if self.could_rescue is not None:
             message["rescues"] = self.could_rescue()
+        if self.rescue:
+            message["rescue"] = self.rescue
         if self.epochs is not None:
             message["epochs"] = self.epochs
         values: dict[str, float] = {}

@@ -105,6 +105,9 @@ def test_a_survivor_that_is_in_python_hands_over_at_once(gang: Callable[..., Gan
     run.tasks[0].process.wait()
     run.tasks[1].order(stop={"grace_s": 30.0, "rescue": True})
     assert run.ended()[1] == 143, run.tasks[1].err
+    rehearsed = {line["rescue"] for line in run.heard[1] if "rescue" in line}
+    assert len(rehearsed) == 1
+    assert rehearsed.pop().startswith("0.0 MB in "), "three small variables"
     [told] = [line["rescued"] for line in run.heard[1] if "rescued" in line]
     answer, _ = seeded(root, 2, 2)
     assert (told.get("step"), answer["global_step"]) == (30, 30), told

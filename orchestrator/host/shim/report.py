@@ -149,6 +149,7 @@ class Progress:
             if self._told.get("began", {}).get("stride") == 0:
                 self._since_at["began_age_s"] = made_at
         self._told["rescues"] = message.get("rescues") is True
+        self._tell("rescue", _sentence(message.get("rescue")))
         self._tell("saving", _read("saving", message.get("saving")))
         for name, word in (("epoch", "epoch"), ("steps_total", "total"), ("epochs", "epochs")):
             self._tell(name, _step_of(message.get(word)))

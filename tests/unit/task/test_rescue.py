@@ -281,6 +281,33 @@ def test_a_task_whose_main_thread_is_in_python_hands_over_without_it(
     assert (found.batch, found.steps, task.told["step"], codes) == (7, 127, 127, [143])
 
 
+def test_a_rehearsal_says_how_much_would_be_handed_over_or_why_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np = pytest.importorskip("numpy")
+    task, said = World(tmp_path, "worker:1"), list[str]()
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path))
+    monkeypatch.setattr(Atomic, "value", lambda _, each: each)
+    assert task.rescue.rehearse() == "no: no fit is going on"
+    task.groups = {"model": [np.zeros(2_000_000, "float32")], "metrics": [np.zeros(125_000)]}
+
+    def fits() -> None:
+        task.begin_epoch()
+        for done, refusal in ((0, None), (3, None), (3, "it has two optimizers")):
+            task.atomic.done, task.atomic.refusal = done, refusal
+            said.append(task.rescue.rehearse())
+        task.atomic.refusal = None
+        monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path / "gone"))
+        said.append(task.rescue.rehearse())
+
+    task.rescue.during(fits, task.model, task.setting)
+    assert said[0] == "no: no step has been made since the start"
+    assert said[1].startswith("9.0 MB in ")
+    assert said[2] == "no: it has two optimizers"
+    assert "No such file" in said[3]
+    assert list(tmp_path.iterdir()) == [], "nothing is left"
+
+
 def test_of_several_survivors_each_says_what_it_holds_and_writes_only_when_it_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,8 @@ def _checkpoint(run: Run, base_dir: Path) -> CheckpointPlan | None:
     )
 
 
-RESCUE_AUTO_S = 30.0
+RESCUE_AUTO_S = 600.0
+"""No survivor is waited for longer, however much would be lost. The bound is the time that the lost steps took."""
 
 
 def _restart(run: Run) -> RestartPolicy:

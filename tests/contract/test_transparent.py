@@ -359,4 +359,7 @@ def test_make_parallel_has_the_weights_of_its_model(keras: str, replicas: int) -
         expected = result["expected" if replicas < 3 or is_single_first else "native"]
         for place in range(2 if replicas == 3 and is_single_first else 3):
             assert found[place] == pytest.approx(expected[place], rel=1e-3), (way, place)
-    assert "4 replicas need as many devices" in result["refused"]
+    assert "4 replicas need as many devices" in result["refused"][0]
+    for number, said in zip(("1.0", "1.5", "True"), result["refused"][1:], strict=True):
+        assert said.startswith(f"{number} is no number of CPUs: give how many")
+    assert all(loss > 0 for loss in result["other"]), "one of another size in the same script"

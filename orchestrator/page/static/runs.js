@@ -276,7 +276,7 @@ export class RunsView {
       const said = [run.run_id, run.phase, run.note, ...(run.tags || []), run.first_cause?.sentence].join(" ");
       return words.every((word) => said.toLowerCase().includes(word));
     };
-    const runs = Object.values(page.state.runs).filter(fits);
+    const runs = Object.values(page.state.runs).reverse().filter(fits);
     runs.sort((a, b) => isOver(a) - isOver(b) || beganAt(b) - beganAt(a));
     return this.table.sorted(runs);
   }

@@ -216,6 +216,35 @@ def test_a_hit_leads_to_its_place_and_stays_there_when_the_text_is_cleared(looke
     page.get_by_text("5,000 characters more").wait_for()
 
 
+def test_an_address_holds_how_plots_are_drawn_and_a_plot_is_saved_as_it_is_seen(looked: Looked) -> None:
+    made = History(str(looked.directory / "history.db"))
+    rows = [[step, 1.0 / step] for step in range(1, 5001)]
+    made.follow(BEGIN, 1, "loss", len(rows), rows)
+    made.flush(BEGIN + 1)
+    made.close()
+    page = looked.open(f"/r/{RUN}?steps=1000-1020&smooth=0.9&log=yes")
+    page.wait_for_selector("[data-loaded]")
+    page.get_by_role("button", name="all steps").wait_for()
+    assert page.get_by_label("Smoothing").input_value() == "0.9"
+    assert page.get_by_role("button", name="log y").get_attribute("aria-pressed") == "true"
+    page.locator(".plot canvas").first.wait_for()
+    with page.expect_download() as begun:
+        page.get_by_label("Save Loss as CSV").click()
+    head, *lines = Path(begun.value.path()).read_text().splitlines()
+    assert head == "task,name,generation,step,value"
+    told = [line.split(",") for line in lines]
+    assert [(int(step), float(value)) for *_, step, value in told] == [
+        (step, 1.0 / step) for step in range(1000, 1021)
+    ], "each step on its own, since so few are looked at"
+    with page.expect_download() as begun:
+        page.get_by_label("Save Loss as PNG").click()
+    assert Path(begun.value.path()).read_bytes().startswith(b"\x89PNG")
+    page.get_by_role("button", name="all steps").click()
+    page.wait_for_url(lambda url: "steps=" not in url)
+    page.go_back()
+    page.get_by_role("button", name="all steps").wait_for()
+
+
 def test_a_log_is_downloaded_whole_and_its_ticket_is_good_once(looked: Looked) -> None:
     looked.say("worker:0", *((at / 100, f"step {at}") for at in range(5000)))
     looked.say("worker:1", (1, "another"))

@@ -205,4 +205,4 @@ def test_a_run_that_was_placed_elsewhere_and_its_turn_are_the_same_after_the_jou
     assert run.asked is not None
     for value, type_ in ((run, Run), (came, TurnCame)):
         known = TypeAdapter(type_)
-        assert known.validate_json(known.dump_json(value)) == value  # type: ignore[attr-defined]
+        assert known.validate_json(known.dump_json(value)) == value

@@ -31,7 +31,7 @@ def document(environment: Environment, file: str | None) -> dict[str, Any]:
     plans = _file_hosts(file) if file is not None else _active_hosts(environment)
     answers = ask(environment, plans)
     by_host = _by_coordinator(environment)
-    hosts = [{**_host(answer), **by_host.get(answer.host.name, _UNTOLD)} for answer in answers]
+    hosts = [{**_UNTOLD, **_host(answer), **by_host.get(answer.host.name, {})} for answer in answers]
     return {"schema": SCHEMA, "hosts": hosts}
 
 
@@ -72,11 +72,17 @@ _UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}
 def _by_coordinator(environment: Environment) -> dict[str, dict[str, Any]]:
     """Return the state of each host in the active runs; empty if no coordinator answers."""
     try:
-        runs = [r for r in runs_of(environment.client()) if is_active(r) and r.get("phase") != "QUEUED"]
+        client = environment.client()
+        runs = [r for r in runs_of(client) if is_active(r) and r.get("phase") != "QUEUED"]
+        drained = client.get("/v1/coordinator").get("drained") or {}
     except CoordinatorUnreachable:
         return {}
     hosts = [host for run in runs for host in run.get("hosts") or []]
-    return {str(host["host"]): {key: host.get(key) for key in _UNTOLD} for host in hosts}
+    known = {str(host["host"]): {key: host.get(key) for key in _UNTOLD} for host in hosts}
+    return known | {
+        name: {"state": "drained", "reason": str(why).removeprefix("is drained ")}
+        for name, why in drained.items()
+    }
 
 
 def _host(answer: Answer[Any]) -> dict[str, Any]:

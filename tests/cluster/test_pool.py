@@ -88,3 +88,24 @@ def test_runs_of_two_heads_share_the_gpus_of_a_pool_and_a_gang_finds_what_is_lef
     refused = second.orch("up", one(second, "w", hosts, need=1))
     assert refused.returncode == 6
     assert f"GPU 0 of {names[0]} is held by t-" in refused.stderr
+
+
+def test_a_drained_host_is_out_of_placement_for_all_runs_until_it_is_let_in_also_after_a_restart(
+    cluster: Cluster,
+) -> None:
+    hosts = cluster.hosts(2)
+    first, last = (str(host["name"]) for host in hosts)
+    cluster.ok("coordinator", "start")
+    assert f"{first} is drained: no run is placed there" in cluster.ok("drain", first)
+    cluster.kill_coordinator()
+    cluster.ok("coordinator", "start")
+    cluster.ok("up", one(cluster, "t", hosts))
+    assert places(cluster, "t") == [last]
+    (shown, _) = json.loads(cluster.ok("hosts", one(cluster, "u", hosts), "--json"))["hosts"]
+    assert (shown["state"], shown["reason"].startswith("by the user, since")) == ("drained", True)
+    refused = cluster.orch("drain", last)
+    assert refused.returncode == 6, refused.stderr
+    assert cluster.orch("drain", "no-such-host").returncode == 2
+    assert f"runs can be placed on {first}" in cluster.ok("undrain", first)
+    cluster.ok("up", one(cluster, "u", hosts))
+    assert places(cluster, "u") == [first]

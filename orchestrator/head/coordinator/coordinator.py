@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.both import durable
 from orchestrator.both.logind import kills_at_logout, user_name
 from orchestrator.core import conflicts, faults, pool
 from orchestrator.core.actions import Action
@@ -34,7 +35,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import LEASING, HostPlan, Plan, TaskId
-from orchestrator.core.pool import Placed
+from orchestrator.core.pool import Known, Placed
 from orchestrator.core.queue import QueueTurn, turn_of
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.owner import Owner
@@ -152,6 +153,7 @@ class Coordinator:
             )
         for entry in self._set_aside:
             self.journal.note_set_aside(entry)
+        self.loop.known = Known(drained=durable.read_object(self.paths.drained) or {})
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
         self._put_away_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
@@ -214,6 +216,7 @@ class Coordinator:
             "runs": active,
             "hosts": self._executor.hosts,
             "effects": self._effects.document(),
+            "drained": dict(self.loop.known.drained),
         }
 
     def _warnings(self) -> str | None:
@@ -476,6 +479,55 @@ class Coordinator:
             return host_requests.drain(run, host, at=time.monotonic(), now=now, why=why)
 
         return self._decide_of_host(name, event)
+
+    def drain_for_all(self, host: str, *, now: bool) -> list[Run]:
+        """Empty a host of all runs, and place none there until it is let in again. Return the runs that had it.
+
+        Refused, and nothing is changed, if one of them needs the host.
+        """
+
+        def command() -> list[Run]:
+            runs = self._active_on(host)
+            at = time.monotonic()
+            events = [host_requests.drain(run, host, at=at, now=now, why="") for run in runs]
+            since = f"{now_utc()[:16].replace('T', ' ')} UTC"
+            self._keep_drained({**self.loop.known.drained, host: f"is drained by the user, since {since}"})
+            for run, event in zip(runs, events, strict=True):
+                self.loop.decide(run.run_id, event)
+            return [self.loop.runs[run.run_id] for run in runs]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def undrain_for_all(self, host: str) -> list[Run]:
+        """Let a host in again for all runs, and place runs there. Return those that have it."""
+
+        def command() -> list[Run]:
+            drained = self.loop.known.drained
+            self._keep_drained({name: why for name, why in drained.items() if name != host})
+            return [run for run in self.loop.runs.values() if any(host == each.name for each in run.hosts)]
+
+        having: list[Run] = self.loop.call(command)
+        wanted = [run for run in having if not run.phase.is_terminal or run.host(host).gone]
+        return [self.undrain(run.run_id, host) for run in wanted]
+
+    def _active_on(self, host: str) -> list[Run]:
+        """Return the runs that have processes on a host, or prepare it. Raises UsageError for a host of no run."""
+        listed_hosts = {each.name for run in self.loop.runs.values() for each in run.plan.hosts}
+        if listed_hosts and host not in listed_hosts:
+            known = ", ".join(sorted(listed_hosts)[:8])
+            raise UsageError(f"no run of this head node has a host {host!r}", hint=f"known: {known}")
+        return [
+            run
+            for run in self.loop.runs.values()
+            if not run.phase.is_terminal and any(host == each.name for each in run.hosts)
+            if run.phase is not Phase.QUEUED
+        ]
+
+    def _keep_drained(self, drained: Mapping[str, str]) -> None:
+        """Keep on disk which hosts are drained for all runs: it outlives this coordinator. Deciding thread only."""
+        with disk.explained(self.paths.drained):
+            durable.write_json(self.paths.drained, dict(drained))
+        self.loop.known = replace(self.loop.known, drained=drained)
 
     def let_go(self, run: Run, host: str) -> None:
         """Disconnect from a host that its engine takes away. Its keeper ends once no agent runs there."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from orchestrator.core import decide
 from orchestrator.core.actions import Note, PrepareHost
@@ -193,3 +194,15 @@ def test_many_that_wait_for_the_same_cost_little_more_than_one(count: int) -> No
     assert len(found) == count
     assert not any(turn.has_come for turn in found)
     assert isinstance(waiting[0].phase_state, Queued)
+
+
+def test_a_run_that_was_placed_elsewhere_and_its_turn_are_the_same_after_the_journal() -> None:
+    waiting = decide.step(queued(plan("u", Ask("worker", 1, 2))), Submitted(1.0)).run
+    (turn,) = turns([waiting], 2.0, Known({machine(HOSTS[0]): Seen(9.0, {1: "z-1"})}))
+    came = Admitted(2.0, 1, turn.ask.place)
+    run = decide.step(waiting, came).run
+    assert places(run) == [("b", (0, 1))]
+    assert run.asked is not None
+    for value, type_ in ((run, Run), (came, Admitted)):
+        known = TypeAdapter(type_)
+        assert known.validate_json(known.dump_json(value)) == value

@@ -328,11 +328,11 @@ def test_a_prefix_that_was_handed_over_is_what_the_file_beside_it_says(tmp_path:
         os.replace(f"{other}{ending}", f"{prefix}{ending}")
     Path(f"{prefix}.about").write_bytes(Path(f"{other}.about").read_bytes())
     with Tree(str(tmp_path)) as tree, pytest.raises(Torn, match="it is not what it says to be"):
-        tensorflow_files.glance(tree, str(prefix))
+        tensorflow_files.check_structure(tree, str(prefix))
     for damage in (b"", b"[]", b'{"step": 750}'):
         Path(f"{copy}.about").write_bytes(damage)
         with Tree(str(tmp_path)) as tree, pytest.raises(Torn, match="it is not what it says to be"):
-            tensorflow_files.glance(tree, str(copy))
+            tensorflow_files.check_structure(tree, str(copy))
 
 
 @pytest.mark.fault(106)

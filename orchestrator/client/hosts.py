@@ -9,6 +9,7 @@ from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
+from orchestrator.core.plan import SLOT
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
@@ -85,16 +86,42 @@ def _host(answer: Answer[Any]) -> dict[str, Any]:
         "address": host.address or host.name,
         "transport": host.transport,
         "spare": host.spare,
+        "labels": dict(host.labels),
         "reachable": unheard is None,
         "problem": str(unheard) if unheard is not None else None,
         "hint": unheard.hint if unheard is not None else None,
         "hostname": answer.hello["hostname"] if answer.hello is not None else None,
     }
     if unheard is not None:
-        return {**known, **dict.fromkeys(_MACHINE), "gpus": [], "runs": []}
+        return {**known, **dict.fromkeys(_MACHINE), "gpus": [], "slots": [], "runs": []}
     machine, runs = (reply.ok or {} for reply in answer.replies)
     here = [_run(run) for run in runs.get("runs") or [] if run["alive"]]
-    return {**known, **{key: machine.get(key) for key in _MACHINE}, "runs": here}
+    holders = {
+        _lease(lease): {key: lease.get(key) for key in ("run", "user", "head", "since")}
+        for lease in machine.get("leases") or []
+    }
+    gpus = [
+        {**gpu, "held_by": (by := holders.get(gpu["index"])), "free": not gpu["processes"] and by is None}
+        for gpu in machine.get("gpus") or []
+    ]
+    slots = [
+        {"slot": number, "held_by": (by := holders.get(f"{SLOT}{number}")), "free": by is None}
+        for number in range(host.tasks_max or 0)
+    ]
+    shown = {key: machine.get(key) for key in _MACHINE}
+    return {**known, **shown, "gpus": gpus, "slots": slots, "runs": here}
+
+
+def is_free(host: Mapping[str, Any]) -> bool:
+    """Return whether a host may take a task now: a GPU and a slot are free, as far as they are counted."""
+    if not host["reachable"] or host.get("state") not in (None, "ready", "spare"):
+        return False
+    return all(not each or any(one["free"] for one in each) for each in (host["gpus"], host["slots"]))
+
+
+def _lease(lease: Mapping[str, Any]) -> int | str:
+    number = lease["gpu"]
+    return str(lease.get("instance")) if number is None else int(number)
 
 
 _MACHINE = (

@@ -40,6 +40,7 @@ class NoteKind(Enum):
 
     # the run
     SUBMITTED = Row("submitted", "The run was accepted.")
+    PLACED = Row("placed", "The hosts and GPUs of the run were chosen; the message says why not others.")
     PREPARED = Row("prepared", "The hosts have been checked, and have the code.")
     GENERATION = Row("generation", "A generation starts: its tasks are placed, and ordered to start.")
     RUNNING = Row("running", "All tasks have joined, and are released into the script.")

@@ -52,7 +52,7 @@ class SayLine(TypedDict):
 class ErrorLine(TypedDict):
     """Runtime to shim: what ended the script; `kind` is `import`, `syntax`, `exception`, `unsupported`, or a word of
     the runtime's own that a failure signature knows: `no-tpu`, `no-local-tpu`, `no-rendezvous`,
-    `other-shapes`."""
+    `began-apart`, `other-shapes`."""
 
     error: Said
 

@@ -102,7 +102,7 @@ def test_a_fit_is_known_by_what_it_trains_and_not_by_names(tmp_path: Path) -> No
         model = Vae(beta, name=f"at-{given.get('verbose')}")
         model(np.zeros((1, 6), "float32"))
         model.compile(keras.optimizers.Adam(rate), lambda t, p: abs(t - p))
-        return identity(model, {"x": x, "epochs": 3, **given}, first, tmp)
+        return identity(model, {"x": x, "epochs": 3, **given}, first, tmp)[0]
 
     x = np.random.default_rng(0).normal(size=(100, 6)).astype("float32")
     large = np.arange(3 * SAMPLE_BYTES // 4, dtype="float32").reshape(-1, 8)

@@ -95,6 +95,14 @@ SIGNATURES: tuple[Signature, ...] = (
         kind="unsupported",
     ),
     Signature(
+        Cause.BEGAN_APART,
+        (),
+        "the workers restored different states of one training, and compared them before their first new step",
+        "see that all workers get the same checkpoint: `orch doctor FILE` says whether all hosts see the checkpoint "
+        "directory, and `orch checkpoints` which one was taken",
+        kind="began-apart",
+    ),
+    Signature(
         Cause.UNSUPPORTED,
         (),
         "the script's model was changed since the checkpoint was saved; another start would fail in the same way",

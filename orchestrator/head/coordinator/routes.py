@@ -84,6 +84,11 @@ class _Api:
         findings = [finding.document() for finding in examined.findings]
         return JSONResponse({"findings": findings, "addresses": dict(examined.addresses)})
 
+    async def place(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        plan, look = self._plan(body), bool(body.get("look"))
+        return JSONResponse(await anyio.to_thread.run_sync(lambda: self._coordinator.place(plan, look=look)))
+
     async def submit(self, request: Request) -> JSONResponse:
         body = await _body(request)
         plan = self._plan(body)
@@ -335,6 +340,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/coordinator", api.describe),
         Route("/v1/status", api.status),
         Route("/v1/queue", api.queue),
+        Route("/v1/place", api.place, methods=["POST"]),
         Route("/v1/runs", api.submit, methods=["POST"]),
         Route("/v1/examine", api.examine, methods=["POST"]),
         Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),

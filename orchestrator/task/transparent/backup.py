@@ -56,7 +56,13 @@ class Position:
         self.chance: list[Any] | None = None
         """The state of the random generators of the process, once the fit has ended."""
         self.callbacks: dict[str, dict[str, Any]] = {}
-        """Attributes of callbacks by place and class name (see `remembered.py`): also History's."""
+        """Attributes of callbacks by class, and place among those of it (see `remembered.py`): also History's."""
+        self.own: dict[str, dict[str, dict[str, Any]]] = {}
+        """The same by the number of the worker, where not all workers have the same callbacks."""
+        self.begun = batch > 0
+        """Whether the callbacks' `on_epoch_begin` of the next epoch has run."""
+        self.unfinished: dict[str, Any] | None = None
+        """Of which hook some callbacks are done and others are not (see `hooks.py`)."""
         self.set: dict[str, float] = {}
         """The numbers of its optimizers that the script had set when the fit began, such as the learning rate."""
         self.script = os.environ.get("ORCH_SCRIPT", "")
@@ -76,7 +82,7 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in ("fit", "identity", "epochs", "chance", "callbacks", "set"):
+        for name in ("fit", "identity", "epochs", "chance", "callbacks", "own", "begun", "unfinished", "set"):
             setattr(position, name, fields.get(name, getattr(position, name)))
         position.script = fields.get("script", "")
         return position
@@ -113,6 +119,10 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
     for name, optimizer in optimizers_of(model).items():
         variables = optimizer.variables
         groups[name] = list(variables() if callable(variables) else variables)
+        rate = getattr(optimizer, "learning_rate", None)
+        # Callbacks change it; that of tf_keras is none of its optimizer's variables.
+        if hasattr(rate, "assign") and all(rate is not each for each in groups[name]):
+            groups.setdefault("rates", []).append(rate)
     return groups
 
 
@@ -196,7 +206,7 @@ def _fill(path: str, values: dict[str, Any], steps: int) -> None:
             array = np.asarray(value)
             if name == STEPS:
                 array = array.astype(np.int64)
-            elif array.dtype.kind not in "biuf":  # HDF5 does not support bfloat16 and similar types
+            elif array.dtype.kind not in "biufc":  # HDF5 does not support bfloat16 and similar types
                 array = array.astype(np.float32)
             file[name], sums[name] = array, zlib.crc32(np.ascontiguousarray(array).data)
         file[CHECKSUMS] = np.frombuffer(json.dumps(sums).encode(), dtype=np.uint8)

@@ -32,6 +32,9 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
     """Patch what saves and loads models, weights and tables."""
     import tensorflow as tf
 
+    saving: Any = sys.modules.get("keras.src.saving.saving_lib")
+    if library == "keras" and saving is not None:
+        saving.get_attr_skipset = _of_one(saving.get_attr_skipset)
     own = own_directory()
     files = Files(own, None if chief else Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None))
     tempfile.mkdtemp = files.remembering(tempfile.mkdtemp)  # type: ignore[assignment]
@@ -168,6 +171,20 @@ def _full(path: Any) -> str | None:
 
 def _within(path: str, top: str) -> bool:
     return os.path.commonpath([path, top]) == top
+
+
+def _of_one(inspect: Callable[..., Any]) -> Callable[..., Any]:
+    """Have Keras inspect a class, as it does when it saves, without the others: the chief alone may save.
+
+    It makes an optimizer to look at it, and a strategy's variable is made by all workers together.
+    """
+
+    @functools.wraps(inspect)
+    def inspect_alone(*args: Any) -> Any:
+        with out_of_scope():
+            return inspect(*args)
+
+    return inspect_alone
 
 
 def _outside(load: Callable[..., Any]) -> Callable[..., Any]:

@@ -91,7 +91,7 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
             course = replay.Course(int(kwargs.get("initial_epoch") or 0))
             saver = Saver(setting, course, given)
             kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
-            saver.when_known = functools.partial(_known, saver, setting, files)
+            saver.when_known = functools.partial(_known, saver, files)
             with course:
                 if setting.rescue is None:
                     return fit(model, **kwargs)
@@ -146,15 +146,11 @@ def _refuse_fixed_batch(model: Any, setting: Setting, folder: str) -> None:
     )
 
 
-def _known(saver: Saver, setting: Setting, files: Files, resumes: bool) -> None:
+def _known(saver: Saver, files: Files, resumes: bool) -> None:
     """Prepare the files of a fit, before its callbacks open them."""
     files.fit = saver.fit
-    if not resumes:
-        return
-    files.put_back(saver.others)
-    for each in saver.others:
-        if isinstance(each, sys.modules[f"{setting.library}.src.callbacks"].CSVLogger):
-            each.append = True  # otherwise it would truncate its file
+    if resumes:
+        files.put_back(saver.others)
 
 
 def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:

@@ -41,8 +41,10 @@ _UNSTABLE = frozenset({"name", "build_config", "shared_object_id", "built", "sto
 """Attributes and settings that may differ in another process, or after a fit."""
 
 
-def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -> list[float]:
-    """Return the identity of a fit whose model is built.
+def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -> tuple[list[float], float]:
+    """Return the identity of a fit whose model is built, and what its second number would be without callbacks.
+
+    The workers need not have the same callbacks: the chief alone may save and write tables.
 
     Args:
         model: the model, with its starting weights.
@@ -58,16 +60,15 @@ def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -
     weights = [[list(each.shape), str(each.dtype), bool(each.trainable)] for each in model.weights]
     compiled = [getattr(model, name, None) for name in ("optimizer", "loss")]
     settings = [given.get(name) for name in _SETTINGS]
-    made = described(
-        [type(model).__name__, _plain_attributes(model), layers, weights, compiled, settings, names]
-    )
+    made = [type(model).__name__, _plain_attributes(model), layers, weights, compiled, settings]
     data = [given.get(name) for name in ("x", "y", "sample_weight", "validation_data")]
+    known, whole = (float(zlib.crc32(described(each).encode())) for each in (made, [*made, names]))
     return [
         float(zlib.crc32(_caller(folder).encode())),
-        float(zlib.crc32(made.encode())),
+        whole,
         *_summed_up([*data, first_batch]),
         *_summed_up(variables_of(model)["model"]),
-    ]
+    ], known
 
 
 def difference(one: list[float], other: list[float]) -> str:
@@ -158,7 +159,7 @@ def _summed_up(values: list[Any]) -> list[float]:
         elif array.dtype.kind in "biu":
             exact = zlib.crc32(np.ascontiguousarray(array).data, exact)
         else:
-            numbers = np.nan_to_num(np.ravel(array).astype(np.float64))
+            numbers = np.nan_to_num(np.ravel(array).view(array.real.dtype).astype(np.float64))
             length = float(np.linalg.norm(numbers))
             weight = math.cos(place + 1)
             for row in (0, 1):
@@ -209,7 +210,7 @@ def _sample(leaf: Any) -> Any:
             array = np.asarray(leaf)
     except Exception:  # ragged, sparse, a variant: whatever it is, it is no array
         return type(leaf).__name__
-    return array if array.dtype.kind in "biufOSU" else array.astype(np.float32)
+    return array if array.dtype.kind in "biufcOSU" else array.astype(np.float32)
 
 
 def _texts(array: Any) -> bytes:

@@ -11,7 +11,7 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from orchestrator.task.transparent.reporter import Reporter
@@ -44,28 +44,49 @@ class _Unkept(Exception):
 
 
 class Memory:
-    """The script's callbacks of one fit."""
+    """The script's callbacks of one fit. Each is known by its class and its place among those of that class."""
 
     def __init__(self, callbacks: list[Any], library: str, report: Reporter) -> None:
         """Call it when training has begun: what the callbacks hold then is made again by a restart."""
-        self._callbacks = [(f"{place} {type(each).__name__}", each) for place, each in enumerate(callbacks)]
-        """With a name: two of one class must not share what they remember."""
+        self.callbacks = named(callbacks)
         self._library, self._report = library, report
         self._at_first = {
             name: {attribute: _digest(value) for attribute, value in self._attributes(callback)}
-            for name, callback in self._callbacks
+            for name, callback in self.callbacks.items()
+        }
+        self.shared = set(self.callbacks)
+        """Those of them that the task which has saved had too."""
+
+    def implementing(self, *hooks: str) -> list[str]:
+        """Return which callbacks do something in one of these hooks."""
+        return [
+            name
+            for name, callback in self.callbacks.items()
+            if any(hook in vars(callback) or _is_overridden(callback, hook) for hook in hooks)
+        ]
+
+    def freeze(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Return what these callbacks hold now, all of them if not given, for `keep`."""
+        return {
+            name: {attribute: _frozen(value) for attribute, value in self._attributes(self.callbacks[name])}
+            for name in (self.callbacks if names is None else names)
         }
 
-    def keep(self) -> tuple[dict[str, dict[str, Any]], Arrays]:
-        """Return what has changed, for JSON, and the arrays that belong to it."""
+    def keep(
+        self, frozen: dict[str, dict[str, Any]] | None = None
+    ) -> tuple[dict[str, dict[str, Any]], Arrays]:
+        """Return what has changed, for JSON, and the arrays that belong to it. Of those in `frozen`, what is there."""
         kept: dict[str, dict[str, Any]] = {}
         arrays: Arrays = {}
-        for name, callback in self._callbacks:
-            for attribute, value in self._attributes(callback):
+        for name, callback in self.callbacks.items():
+            kept[name] = {}
+            held = (frozen or {}).get(name)
+            for attribute, value in self._attributes(callback) if held is None else held.items():
+                value = value.thawed() if isinstance(value, _Grown) else value
                 if _digest(value) == self._at_first[name].get(attribute):
                     continue
                 try:
-                    kept.setdefault(name, {})[attribute] = _encoded(value, arrays)
+                    kept[name][attribute] = _encoded(value, arrays)
                 except _Unkept:
                     if not self._is_keras(type(callback)):
                         self._report(
@@ -76,15 +97,44 @@ class Memory:
         # The training goes on while they are written.
         return kept, {name: array.copy() for name, array in arrays.items()}
 
-    def recall(self, kept: dict[str, dict[str, Any]], arrays: Arrays) -> None:
-        for name, callback in self._callbacks:
-            for attribute, code in kept.get(name, {}).items():
-                value, now = _decoded(code, arrays), vars(callback).get(attribute)
+    def recall(
+        self, kept: dict[str, dict[str, Any]], arrays: Arrays, own: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Give the callbacks what was kept; `own` is what this task held itself, where tasks have different ones."""
+        if any(name[0].isdecimal() for name in kept):  # of the version before: by the place among all
+            places = enumerate(self.callbacks.items())
+            kept = {
+                name: kept.get(f"{place} {type(callback).__name__}", {}) for place, (name, callback) in places
+            }
+        mine, theirs = _by_class(self.callbacks), _by_class(kept)
+        self.shared = {name for name in self.callbacks if mine[_class(name)] == theirs.get(_class(name))}
+        for name, callback in self.callbacks.items():
+            codes = kept[name] if name in self.shared else (own or {}).get(name)
+            if codes is None:
+                self._report(
+                    "callback",
+                    f"nothing was kept of {_class(name)}, which the task that saved had {theirs.get(_class(name), 0)} "
+                    f"times among its callbacks and this one {mine[_class(name)]} times: it begins anew here",
+                )
+                continue
+            for attribute, code in codes.items():
+                try:
+                    value, now = _decoded(code, arrays), vars(callback).get(attribute)
+                except KeyError:
+                    said = f"{_class(name)}.{attribute} was another array here than in the task that saved"
+                    self._report("callback", f"{said}: it begins anew")
+                    continue
                 if isinstance(now, (list, dict, set)) and type(now) is type(value):
                     now.clear()  # the script may hold the same list by another name
                     (now.extend if isinstance(now, list) else now.update)(value)
                 else:
                     setattr(callback, attribute, value)
+        missing = {} if own is not None else theirs.keys() - mine.keys()
+        for each in sorted(missing):
+            if any(codes for name, codes in kept.items() if _class(name) == each):
+                self._report(
+                    "callback", f"what {each} remembered is left out: this task has none among its callbacks"
+                )
 
     def _attributes(self, callback: Any) -> Iterator[tuple[str, Any]]:
         of_keras = [base for base in type(callback).__mro__ if self._is_keras(base)]
@@ -113,10 +163,12 @@ def _encoded(value: Any, arrays: Arrays) -> Any:
         value = value.numpy()
     if not isinstance(value, (np.ndarray, np.generic)):
         raise _Unkept
-    if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
+    if value.dtype.kind not in "biufc" and value.dtype.name != "bfloat16":
         raise _Unkept
-    name = f"{GROUP}/{len(arrays):05d}"
-    arrays[name] = np.asarray(value)
+    array = np.asarray(value)
+    crc = zlib.crc32(np.ravel(array).view(np.uint8).data, zlib.crc32(f"{array.dtype} {array.shape}".encode()))
+    name = f"{GROUP}/{crc:08x}-{array.nbytes}"  # by its content: tasks that hold the same array name it alike
+    arrays[name] = array
     return ["array", name]
 
 
@@ -136,14 +188,59 @@ def _digest(value: Any) -> Any:
 
     Nothing is copied: a callback may hold a data set.
     """
-    import numpy as np
-
-    arrays: Arrays = {}
     try:
-        text = json.dumps(_encoded(value, arrays))
+        return json.dumps(_encoded(value, {}))
     except (_Unkept, RecursionError):
         return id(value)
-    return text, [
-        (str(each.dtype), each.shape, zlib.crc32(np.ravel(each).view(np.uint8).data))
-        for each in arrays.values()
-    ]
+
+
+def named(callbacks: list[Any]) -> dict[str, Any]:
+    """Return the callbacks by name: two of one class must not share what they remember."""
+    counts: dict[str, int] = {}
+    named = {}
+    for each in callbacks:
+        kind = type(each).__name__
+        counts[kind] = counts.get(kind, -1) + 1
+        named[f"{kind} {counts[kind]}"] = each
+    return named
+
+
+def _class(name: str) -> str:
+    return name.rpartition(" ")[0]
+
+
+def _by_class(names: Iterable[str]) -> dict[str, int]:
+    """Return how many callbacks there are of each class."""
+    kinds = [_class(name) for name in names]
+    return {kind: kinds.count(kind) for kind in kinds}
+
+
+def _is_overridden(callback: Any, hook: str) -> bool:
+    """Return whether a class below Keras's `Callback` has this hook."""
+    owner = next((each for each in type(callback).__mro__ if hook in vars(each)), None)
+    return owner is not None and owner.__name__ != "Callback"
+
+
+_COPIED_MAX = 256
+"""Longer lists are not copied in each step: they are taken to grow at their end only."""
+
+
+class _Grown:
+    """A long list, as it was."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items, self._length = items, len(items)
+
+    def thawed(self) -> list[Any]:
+        return self._items[: self._length]
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value that does not change with the callback; large arrays and dicts are the callback's own."""
+    if type(value) is list and len(value) > _COPIED_MAX:
+        return _Grown(value)
+    if type(value) in (list, tuple, set, frozenset) and len(value) <= _COPIED_MAX:
+        return type(value)(_frozen(each) if isinstance(each, (list, dict, set)) else each for each in value)
+    if type(value) is dict and len(value) <= _COPIED_MAX:
+        return {key: _frozen(each) for key, each in value.items()}
+    return value.copy() if getattr(value, "nbytes", 1 << 20) <= 1 << 16 and hasattr(value, "copy") else value

@@ -12,6 +12,7 @@ write the same file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -28,14 +29,15 @@ from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.protocol.reports import Holds
     from orchestrator.protocol.runtime_lines import Rescue as Rescued
     from orchestrator.task.link import Link
 
-    Keep = Callable[[], tuple[dict[str, dict[str, Any]], dict[str, Any]]]
+    Keep = Callable[[backup.Position], dict[str, Any]]
+    """Puts what the callbacks hold into a position, and returns the arrays that belong to it."""
     Held = tuple[int, Callable[[], None]]
     """A step, and a function that writes the state after it."""
 
@@ -213,14 +215,12 @@ class Rescue:
             raise NotAtomic("no epoch has begun")
         atomic = self._atomics[model]
         position, counted, keep = self._mark
-        if position.epoch in model.history.epoch:
-            raise NotAtomic("an epoch was ending, and some of its callbacks had run")
         done = atomic.steps() - counted
         position.batch += done
         position.steps += done
 
         def write() -> None:
-            position.callbacks, arrays = keep()
+            arrays = keep(position)
             values = {
                 backup.STEPS: position.steps,
                 **_values(atomic, setting.groups_of(model)),
@@ -253,7 +253,8 @@ class Rescue:
             folder = os.path.join(root, inner)
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
-            manager.checkpoint.write(os.path.join(building, name))
+            with _read_alone(counter):
+                manager.checkpoint.write(os.path.join(building, name))
             files = [each for each in os.listdir(building) if ".data-" in each]
             shards = {each[len(name) :]: os.stat(os.path.join(building, each)).st_size for each in files}
             with open(os.path.join(building, f"{name}.index"), "rb") as index:
@@ -346,6 +347,20 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
                 atomic.check_written(variable, value)
             values[f"{group}/{place:05d}"] = value * _counts(variable)
     return values
+
+
+@contextlib.contextmanager
+def _read_alone(variable: Any) -> Iterator[None]:
+    """Read each variable from this replica: those of BatchNormalization and metrics are else read by all together."""
+    extended: Any = getattr(getattr(of_tensorflow(variable), "distribute_strategy", None), "extended", None)
+    if extended is None:
+        yield
+        return
+    extended.read_var = lambda each: own(each).read_value() * _counts(each)
+    try:
+        yield
+    finally:
+        del extended.read_var
 
 
 def _several_steps(model: Any) -> bool:

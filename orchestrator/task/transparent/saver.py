@@ -7,16 +7,25 @@ memory and beside the training.
 from __future__ import annotations
 
 import functools
+import json
 import math
 import sys
 import time
+import zlib
 
 from orchestrator.task import this_task
 from orchestrator.task.transparent import backup, chance
+from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, marker, said_apart, trim
 from orchestrator.task.transparent.identity import MODEL, differences, identity
-from orchestrator.task.transparent.remembered import GROUP, Memory
+from orchestrator.task.transparent.remembered import GROUP, Memory, named
 from orchestrator.task.transparent.replay import is_traceable
-from orchestrator.task.transparent.strategy import mean_over_workers
+from orchestrator.task.transparent.strategy import (
+    mean_over_workers,
+    names_of_workers,
+    rows_of_workers,
+    texts_of_workers,
+    workers_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +38,12 @@ if TYPE_CHECKING:
 
 _FIGURES = "_get_metrics_result_or_logs"
 """Keras 3's method for the figures of an epoch: without a batch it returns none."""
+
+
+class Apart(RuntimeError):
+    """The workers have restored different states of one training."""
+
+    orch_kind = "began-apart"
 
 
 class Saver:
@@ -56,6 +71,11 @@ class Saver:
         self.others: list[Any] = []
         """The script's own callbacks, with History."""
         self._memory = Memory([], setting.library, setting.report)
+        self.hooks = Hooks(self._memory, dict)
+        self._differ = False
+        """Whether the workers have different callbacks."""
+        self._unfinished: dict[str, Any] | None = None
+        """The end of an epoch of which some callbacks were told before the restart."""
         self._is_changed = False
         """Whether the script has changed this fit since its backup was saved."""
         self._set: dict[str, float] = {}
@@ -72,6 +92,25 @@ class Saver:
             def on_train_begin(self, *_: Any, **_logs: Any) -> None:
                 saver._know(self.model)
 
+            def on_epoch_begin(self, *_: Any, **_logs: Any) -> None:
+                saver.hooks.may_be_taken_back()
+
+            def on_train_batch_begin(self, *_: Any, **_logs: Any) -> None:
+                saver.hooks.may_be_taken_back(of_step=True)
+
+            def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
+                saver.hooks.ends(STEP_END, logs)
+
+            def on_test_begin(self, *_: Any, **_logs: Any) -> None:
+                saver.hooks.may_be_taken_back()
+
+            def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+                unfinished, saver._unfinished = saver._unfinished, None
+                if unfinished is not None:
+                    saver.hooks.finish_epoch(unfinished, logs)
+                    self.model.stop_training |= unfinished["stops"]
+                saver.hooks.ends(EPOCH_END, logs)
+
         class OrchBackup(base):  # type: ignore[misc]
             _supports_tf_logs = True
 
@@ -82,37 +121,57 @@ class Saver:
                 saver._begin_epoch(self.model, epoch)
 
             def on_train_batch_end(self, batch: int, *_: Any, **_logs: Any) -> None:
+                saver.hooks.is_done()
                 saver._end_batch(self.model, batch)
 
             def on_epoch_end(self, epoch: int, *_: Any, **_logs: Any) -> None:
                 self.model.__dict__.pop(_FIGURES, None)
-                saver._mark(self.model, epoch + 1, 0)
-                if saver._is_due or epoch + 1 >= saver._epochs:
-                    saver._save(self.model, epoch + 1, 0)
+                saver.hooks.show_again()
+                saver._end_epoch(self.model, epoch)
 
             def on_test_begin(self, *_: Any, **_logs: Any) -> None:
                 if (rescue := saver._setting.rescue) is not None:
                     rescue.keep_metrics(self.model, saver._setting.groups_of(self.model)["metrics"])
 
+            def on_test_end(self, *_: Any, **_logs: Any) -> None:
+                saver.hooks.has_tested()
+
             def on_train_end(self, *_: Any, **_logs: Any) -> None:
                 saver._end(self.model)
 
-        return [OrchIdentity(), *before, OrchBackup(), *(after or ())]
+        marked = [item for name, each in named(before).items() for item in (each, marker(base, saver, name))]
+        return [OrchIdentity(), *marked, OrchBackup(), *(after or ())]
 
     def _know(self, model: Any) -> None:
         """Find out which fit this is: its model is built, and nothing has been trained."""
         setting = self._setting
-        self._identity = identity(model, self._given, self._course.first_batch, setting.folder)
-        if model.distribute_strategy is setting.strategy:
-            setting.compare(self._identity)
+        mine, known = identity(model, self._given, self._course.first_batch, setting.folder)
+        self._identity = (
+            setting.compare(mine, known) if model.distribute_strategy is setting.strategy else mine
+        )
         if setting.checkpoint_dir is not None:
             self.fit = setting.number_of(self._identity, self._epochs)
             self._directory = backup.folder(setting.checkpoint_dir, self.fit)
-        self.when_known(setting.backups.pop(self.fit, None) is not None)
+        position = setting.backups.pop(self.fit, None)
+        self.when_known(position is not None)
+        if position is not None:
+            self._continue_tables(position)
+
+    def _continue_tables(self, position: backup.Position) -> None:
+        """Have each CSVLogger go on behind the rows of the epochs that it was told of."""
+        unfinished = position.unfinished or {"hook": "", "done": []}
+        for name, each in named(self.others).items():
+            if isinstance(each, sys.modules[f"{self._setting.library}.src.callbacks"].CSVLogger):
+                was_told = unfinished["hook"] == EPOCH_END and name in unfinished["done"]
+                trim(each.filename, each.sep, position.epoch + was_told)
+                each.append = True  # otherwise it would truncate its file
 
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
         self._memory = Memory(self.others, self._setting.library, self._setting.report)
+        self.hooks = Hooks(self._memory, functools.partial(self._setting.groups_of, model))
+        names = float(zlib.crc32(repr(sorted(self._memory.callbacks)).encode()))
+        self._differ = len({row[0] for row in rows_of_workers(self._setting.strategy, [names])}) > 1
         with self._restoring():
             saved = backup.read(self._directory) if self._directory else None
         position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
@@ -121,6 +180,7 @@ class Saver:
             self._is_changed = MODEL in differences(position.identity, self._identity)
             if self._is_changed:  # its batches may be of another size
                 position.epoch, position.batch = max(position.epoch, self._course.first_epoch), 0
+                position.begun, position.unfinished = False, None
         self._set = backup.numbers_of_optimizers(self._setting.groups_of(model))
         self._agree(position)
         self._setting.shrink.begin(position.rate if saved is not None else None)
@@ -137,13 +197,17 @@ class Saver:
         self._restored = saved
         self._course.leap(position.epoch, position.batch)
         this_task.batches_done = position.batch
-        self._memory.recall(position.callbacks, saved[0])
+        self._recall(saved)
         where = (
             "after its last epoch"
             if position.epoch >= self._epochs
             else (f"in epoch {position.epoch + 1} of {self._epochs}, after {position.batch} batches of it")
         )
         self._setting.report("resumed", f"fit {self.fit + 1} goes on from its backup, {where}")
+
+    def _recall(self, saved: tuple[dict[str, Any], backup.Position]) -> None:
+        number = str(getattr(self._setting.strategy.extended, "_id_in_cluster", 0))
+        self._memory.recall(saved[1].callbacks, saved[0], saved[1].own.get(number))
 
     def _restore(self, model: Any, values: dict[str, Any], before: dict[str, float]) -> None:
         """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
@@ -165,6 +229,7 @@ class Saver:
                 for name in late:
                     self._assign(groups, values, name)
             self._tell_replaced(model, before)
+            self._check_alike(model)
 
         self._course.when_traced = restore_late if late else None
         self._tell_replaced(model, before)
@@ -227,10 +292,50 @@ class Saver:
             if is_keras_3 or is_traceable(model):
                 self._restore_metrics(model)
                 self._course.figures = model.get_metrics_result
-            if is_keras_3 and self._counted == self._course.steps:
+            if is_keras_3 and self._course.steps in (None, self._counted):
                 # A rescue while the epoch was evaluated: its figures are there.
                 model.__dict__[_FIGURES] = lambda _logs: model.get_metrics_result()
-        self._mark(model, epoch, self._counted)
+        if restored is not None and epoch == restored[1].epoch and restored[1].begun:
+            self._begin_again(model, restored)
+        if restored is not None and self._course.when_traced is None:
+            self._check_alike(model)
+        self.hooks.is_done()
+        self._mark(model, epoch, self._counted, begun=True)
+
+    def _begin_again(self, model: Any, saved: tuple[dict[str, Any], backup.Position]) -> None:
+        """Take back what the callbacks have changed: this epoch had begun before the restart, and begins once."""
+        if self._memory.implementing("on_epoch_begin"):
+            groups = self._setting.groups_of(model)
+            for name in backup.groups_in(saved[0]):
+                if name not in ("metrics", GROUP) and backup.fits(groups, saved[0], name):
+                    backup.assign(groups, saved[0], name)
+            self._recall(saved)
+        unfinished = saved[1].unfinished
+        if unfinished is None or unfinished["hook"] == EPOCH_END:
+            self._unfinished = unfinished
+        else:
+            logs = {name: float(value) for name, value in model.get_metrics_result().items()}
+            self.hooks.finish_step(unfinished, saved[1].batch - 1, logs)
+            model.stop_training |= unfinished["stops"]
+
+    def _check_alike(self, model: Any) -> None:
+        """Raise Apart, in all workers, unless each would go on from the same state. All must call this."""
+        strategy = self._setting.strategy
+        if getattr(model, "distribute_strategy", None) is not strategy or workers_of(strategy) == 1:
+            return
+        parts = self.hooks.digests()
+        names, numbers = names_of_workers(strategy), [float(each) for each in parts.values()]
+        rows = rows_of_workers(strategy, numbers)
+        if said := said_apart(names, rows, list(parts), self._setting.steps):
+            raise Apart(said)
+
+    def _end_epoch(self, model: Any, epoch: int) -> None:
+        # Where the fit is to stop, no epoch follows, also after a restart.
+        done = self._epochs if model.stop_training else epoch + 1
+        self._mark(model, done, 0)
+        self.hooks.is_done()
+        if self._is_due or epoch + 1 >= self._epochs:
+            self._save(model, epoch + 1, 0)
 
     def _restore_metrics(self, model: Any) -> None:
         values, self._metrics = self._metrics, None
@@ -262,10 +367,11 @@ class Saver:
         setting, began_at = self._setting, time.monotonic()
         setting.writer.wait()
         steps = setting.steps_of(model)
-        values = backup.collect(setting.groups_of(model), steps)
+        values, own = backup.collect(setting.groups_of(model), steps), self._own()
         if setting.chief:
             position = self._position(epoch, batch, steps)
             position.callbacks, arrays = self._memory.keep()
+            position.own = own
             values.update(arrays)
             setting.writer.write(functools.partial(backup.write, self._directory, values, position))
         setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s, setting.count_steps())
@@ -279,11 +385,24 @@ class Saver:
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         return position
 
-    def _mark(self, model: Any, epoch: int, batch: int) -> None:
+    def _own(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return what the callbacks of each worker remember, where they have different ones. All must call it."""
+        if not self._differ:
+            return {}
+        texts = texts_of_workers(self._setting.strategy, json.dumps(self._memory.keep()[0]))
+        return {str(number): json.loads(text) for number, text in enumerate(texts)}
+
+    def _mark(self, model: Any, epoch: int, batch: int, *, begun: bool = False) -> None:
         """Remember the position for a rescue."""
-        if self._setting.rescue is not None:
-            position = self._position(epoch, batch, self._setting.steps_of(model))
-            self._setting.rescue.mark(model, position, self._memory.keep)
+        if self._setting.rescue is None:
+            return
+        position = self._position(epoch, batch, self._setting.steps_of(model))
+        position.begun, position.own = begun, self._own()
+
+        def keep(position: backup.Position) -> dict[str, Any]:
+            return self.hooks.keep(position, self._counted, bool(model.stop_training))
+
+        self._setting.rescue.mark(model, position, keep)
 
     def _end(self, model: Any) -> None:
         self._begin_with(model, None)

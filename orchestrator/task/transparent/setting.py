@@ -89,11 +89,20 @@ class Setting:
         """Return the steps of the script, which never become fewer."""
         return max(self.steps, self.steps_before)
 
-    def compare(self, mine: list[float]) -> None:
-        """Refuse a fit in which the workers have other data or other models. All must call this."""
-        if workers_of(self.strategy) == 1 or not self.is_seeded:
-            return
-        names, rows = names_of_workers(self.strategy), rows_of_workers(self.strategy, mine)
+    def compare(self, mine: list[float], without_callbacks: float) -> list[float]:
+        """Refuse a fit in which the workers have other data or other models. Return the chief's identity of it.
+
+        All must call this. What a worker hands over is found by the chief, whose callbacks may be others.
+        """
+        if workers_of(self.strategy) == 1:
+            return mine
+        names, every = (
+            names_of_workers(self.strategy),
+            rows_of_workers(self.strategy, [*mine, without_callbacks]),
+        )
+        if not self.is_seeded:
+            return every[0][:-1]
+        rows = [[row[0], row[-1], *row[2:-1]] for row in every]
         differing = {
             name: why for name, row in zip(names, rows, strict=True) if (why := difference(rows[0], row))
         }
@@ -104,6 +113,7 @@ class Setting:
                 "different ones: sort what is listed, seed what draws the data, and give all hosts the same files, or "
                 "remove `transparent: true`"
             )
+        return every[0][:-1]
 
     def number_of(self, mine: list[float], epochs: int) -> int:
         """Return the number of a fit: that of its backup, which is then no other fit's, or a new one.

@@ -111,6 +111,22 @@ def rows_of_workers(strategy: Any, numbers: list[float]) -> list[list[float]]:
     return found
 
 
+def texts_of_workers(strategy: Any, text: str) -> list[str]:
+    """Return the text of each worker. All must call this."""
+    data = text.encode()
+    sizes = [int(size) for (size,) in rows_of_workers(strategy, [float(len(data))])]
+    length = 1 << (max(sizes) // _BYTES_IN_A_NUMBER).bit_length()  # few lengths: each is traced once
+    padded = data.ljust(length * _BYTES_IN_A_NUMBER)
+    parts = [padded[at : at + _BYTES_IN_A_NUMBER] for at in range(0, len(padded), _BYTES_IN_A_NUMBER)]
+    rows = rows_of_workers(strategy, [float(int.from_bytes(part, "little")) for part in parts])
+    whole = [b"".join(round(each).to_bytes(_BYTES_IN_A_NUMBER, "little") for each in row) for row in rows]
+    return [found[:size].decode() for found, size in zip(whole, sizes, strict=True)]
+
+
+_BYTES_IN_A_NUMBER = 4
+"""A number with a fraction holds 53 bits, of which the sum over the workers needs some."""
+
+
 def names_of_workers(strategy: Any) -> list[str]:
     tasks = strategy.cluster_resolver.cluster_spec().as_dict()
     return [f"{job}:{index}" for job in ("chief", "worker") for index in range(len(tasks.get(job, ())))]

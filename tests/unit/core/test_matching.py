@@ -574,6 +574,7 @@ KINDS = [
         Cause.DEVICES,
         "reach the TPU",
     ),
+    ("began-apart", "worker:1 differs from worker:0 in the weights", Cause.BEGAN_APART, "different states"),
     ("no-rendezvous", "does not answer: Connection refused", Cause.NETWORK, "cannot reach rank 0"),
     (
         "unsupported",
@@ -615,7 +616,10 @@ def test_the_kinds_are_those_of_the_runtime_and_no_row_reads_its_sentences() -> 
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
-                and (node.value.startswith("no-") or node.value in ("unsupported", "other-shapes"))
+                and (
+                    node.value.startswith("no-")
+                    or node.value in ("unsupported", "began-apart", "other-shapes")
+                )
                 and notes.kind_of(node.value) is None
             ):
                 said.add(node.value)

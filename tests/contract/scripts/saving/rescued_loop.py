@@ -16,9 +16,16 @@ with strategy.scope():
     step = tf.Variable(
         0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
+    # Read by all together, as the moving averages of BatchNormalization and the sums of a metric are.
+    seen, moving = (
+        tf.Variable(
+            0.0, trainable=False, synchronization=tf.VariableSynchronization.ON_READ, aggregation=aggregation
+        )
+        for aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
+    )
 place, number = f"{runtime.checkpoint_dir()}/ckpt", strategy.cluster_resolver.task_id
 manager = tf.train.CheckpointManager(
-    tf.train.Checkpoint(weights=weights, speed=speed, step=step),
+    tf.train.Checkpoint(weights=weights, speed=speed, step=step, seen=seen, moving=moving),
     place if number == 0 else f"{place}/workertemp_{number}",  # as TensorFlow's tutorial has it
     2,
 )
@@ -32,6 +39,8 @@ def train(batch):
 
     def once(batch):
         step.assign_add(1)
+        seen.assign_add(16.0)
+        moving.assign(0.9 * moving + 1.0)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((batch @ weights - tf.reduce_sum(batch, 1, keepdims=True)) ** 2)
         gradient = tf.distribute.get_replica_context().all_reduce("mean", tape.gradient(loss, weights))
@@ -46,4 +55,4 @@ while (done := int(step.numpy())) < 60:
     train(tf.constant(examples[done % 4 * 16 : done % 4 * 16 + 16]))
     runtime.report(done + 1)
     time.sleep(0.02)
-np.savez(sys.argv[1], weights.numpy(), speed.numpy())
+np.savez(sys.argv[1], weights.numpy(), speed.numpy(), seen.numpy(), moving.numpy())

@@ -1,0 +1,203 @@
+"""Says what the callbacks of a fit have done when it is interrupted: for whole steps, and for whole callbacks.
+
+What a callback does at the beginning of a step that is then not done, or of an evaluation, is taken back: what it held
+before is kept. The end of a step, and that of an epoch, go through the callbacks one after the other. Where one of
+them fails, those before it are done, and after a restart the others follow; none is called twice.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+from orchestrator.task.transparent.atomic import own
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.task.transparent.backup import Position
+    from orchestrator.task.transparent.remembered import Memory
+
+_PARTS = {"model": "the weights", "noise": "random numbers", "metrics": "", "rates": "the learning rate"}
+"""By group of variables: what it is of. Others are of an optimizer; what is empty may differ between replicas."""
+
+STEP_END, EPOCH_END = "on_train_batch_end", "on_epoch_end"
+
+
+class Hooks:
+    """Where the callbacks of one fit are."""
+
+    def __init__(self, memory: Memory, groups: Callable[[], dict[str, list[Any]]]) -> None:
+        self.memory = memory
+        self._groups = groups
+        """Returns the variables of the model and its optimizers, which may be made late."""
+        self._rates: list[tuple[str, Any]] = []
+        self._at_step_begin = memory.implementing("on_train_batch_begin", "on_batch_begin")
+        self._ending = ""
+        self._done: list[str] = []
+        self._logs: dict[str, Any] = {}
+        self._before: dict[str, dict[str, Any]] | None = None
+        self._rates_before: dict[str, Any] = {}
+        self._hidden: dict[Any, Any] = {}
+
+    def may_be_taken_back(self, *, of_step: bool = False) -> None:
+        """Keep what the callbacks hold, before they begin what may not come to its end."""
+        if self._ending or (of_step and not self._at_step_begin):
+            return
+        self._before = self.memory.freeze(self._at_step_begin if of_step else None)
+        self._rates_before = self._rates_now()
+
+    def is_done(self) -> None:
+        """Note that what had begun, or was ending, has ended."""
+        self._ending, self._before, self._rates_before = "", None, {}
+
+    def has_tested(self) -> None:
+        """Note that an evaluation has ended, which a callback may also make while a step or an epoch ends."""
+        if not self._ending:
+            self.is_done()
+
+    def ends(self, hook: str, logs: Any) -> None:
+        """Note that a step or an epoch is done, and that the callbacks are told so, one after the other."""
+        self.is_done()
+        self._done, self._logs = [], dict(logs or {}) if hook == EPOCH_END else {}
+        if hook == EPOCH_END:
+            self.may_be_taken_back()
+        self._ending = hook
+
+    def passed(self, name: str) -> None:
+        """Note that this callback has been told."""
+        self._done.append(name)
+        if self._ending == EPOCH_END:
+            self._rates_before = self._rates_now()
+
+    def keep(self, position: Position, steps_told: int, stops: bool) -> dict[str, Any]:
+        """Put into a position what the callbacks hold there. Return the arrays, and variables that are taken back.
+
+        Args:
+            position: where the fit was interrupted.
+            steps_told: how many steps of its epoch all callbacks were told of.
+            stops: whether the fit is to end.
+        """
+        before, rates = self._before, self._rates_before
+        ending = self._ending
+        if not ending and position.begun and position.batch == steps_told + 1:
+            ending, self._done, before, rates = STEP_END, [], None, {}  # it failed behind its last update
+        if ending:
+            before = {name: held for name, held in (before or {}).items() if name not in self._done}
+            logs = {name: float(value) for name, value in self._logs.items() if _is_number(value)}
+            position.unfinished = {"hook": ending, "done": self._done, "logs": logs, "stops": stops}
+        position.callbacks, arrays = self.memory.keep(before)
+        return {**arrays, **rates}
+
+    def finish_step(self, unfinished: dict[str, Any], batch: int, logs: dict[str, float]) -> None:
+        """Tell the callbacks of a step that had not been told of it."""
+        for name, callback in self.memory.callbacks.items():
+            if not self._was_told(name, unfinished):
+                callback.on_train_batch_end(batch, logs)
+
+    def finish_epoch(self, unfinished: dict[str, Any], logs: Any) -> None:
+        """Hide the end of an epoch from the callbacks that were told of it. The others see the figures of then."""
+        if isinstance(logs, dict):
+            logs.update(unfinished["logs"])
+        for name, callback in self.memory.callbacks.items():
+            if self._was_told(name, unfinished):
+                self._hidden[name] = vars(callback).get(EPOCH_END)
+                callback.on_epoch_end = _tell_nothing
+
+    def show_again(self) -> None:
+        for name, method in self._hidden.items():
+            callback = self.memory.callbacks[name]
+            del callback.on_epoch_end
+            if method is not None:
+                callback.on_epoch_end = method
+        self._hidden = {}
+
+    def _was_told(self, name: str, unfinished: dict[str, Any]) -> bool:
+        return name in unfinished["done"] and name in self.memory.shared
+
+    def _rates_now(self) -> dict[str, Any]:
+        """Return what callbacks change of an optimizer: its single numbers, such as the learning rate."""
+        if not self._rates:
+            self._rates = [
+                (f"{group}/{place:05d}", variable)
+                for group, variables in self._groups().items()
+                for place, variable in enumerate(variables)
+                if ("optimizer" in group or group == "rates")
+                and not len(variable.shape)
+                and not str(variable.name).startswith("iteration")
+            ]
+        return {name: own(variable).numpy() for name, variable in self._rates}
+
+    def digests(self) -> dict[str, int]:
+        """Return a CRC-32 of each part of what goes on from a backup, as this process's replica has it."""
+        import numpy as np
+
+        rates = self._rates_now()
+        parts: dict[str, int] = {}
+        for group, variables in self._groups().items():
+            for place, variable in enumerate(variables):
+                name = f"{group}/{place:05d}"
+                part = "the learning rate" if name in rates else _PARTS.get(group, "the optimizer")
+                value = np.ravel(own(variable).numpy())
+                parts[part] = zlib.crc32(value.view(np.uint8).data, parts.get(part, 0))
+        parts.pop("", None)
+        return parts
+
+
+def said_apart(names: list[str], rows: list[list[float]], parts: list[str], step: int) -> str:
+    """Say which workers would go on from something else than the first one; empty if none would."""
+    apart = []
+    for name, row in zip(names, rows, strict=True):
+        pairs = zip(parts, row, rows[0], strict=True)
+        if differing := [part for part, mine, first in pairs if mine != first]:
+            apart.append(f"{name} differs from {names[0]} in {', '.join(differing)}")
+    why = "they would not train the same model, so no step is made"
+    return f"after restoring step {step} {' and '.join(apart)}: {why}" if apart else ""
+
+
+def marker(base: Any, saver: Any, name: str) -> Any:
+    """Return a callback that follows the one of this name, and notes what that one was told."""
+
+    class OrchMark(base):  # type: ignore[misc]
+        _supports_tf_logs = True
+
+        def on_train_batch_end(self, *_: Any, **_logs: Any) -> None:
+            saver.hooks.passed(name)
+
+        def on_epoch_end(self, *_: Any, **_logs: Any) -> None:
+            saver.hooks.passed(name)
+
+    return OrchMark()
+
+
+def trim(path: Any, separator: str, epochs: int) -> None:
+    """Leave the rows of a CSVLogger's file that are of these epochs: those behind them are trained again."""
+    text = os.fspath(path)
+    if not os.path.isfile(text):
+        return
+    with open(text, newline="", encoding="utf-8") as file:
+        lines = list(file)
+
+    def stays(line: str) -> bool:
+        epoch = line.partition(separator)[0].strip('"')
+        return line.endswith("\n") and (not epoch.isdecimal() or int(epoch) < epochs)
+
+    kept = [line for line in lines if stays(line)]
+    if len(kept) < len(lines):
+        with open(text + ".orch", "w", newline="", encoding="utf-8") as file:
+            file.writelines(kept)
+        os.replace(text + ".orch", text)
+
+
+def _tell_nothing(*_: Any, **_logs: Any) -> None:
+    """Stand for a hook that has run already."""
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

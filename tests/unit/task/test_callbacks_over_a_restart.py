@@ -1,0 +1,226 @@
+"""What callbacks remember over a restart, and of what they had been told when it came. Keras's are fakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.task.link import Link
+from orchestrator.task.transparent.backup import Position
+from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, trim
+from orchestrator.task.transparent.remembered import Memory
+from orchestrator.task.transparent.reporter import Reporter
+
+pytest.importorskip("numpy")
+
+
+class Callback:
+    """Keras's base class of callbacks."""
+
+    def on_train_batch_begin(self) -> None: ...
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
+
+
+Callback.__module__ = "keras.src.callbacks"
+
+
+class Counts(Callback):
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended, self.epochs = 0, list[int](), 0
+        self.logs: Any = None
+
+    def on_train_batch_begin(self) -> None:
+        self.begun += 1
+
+    def on_train_batch_end(self, batch: int, _logs: Any = None) -> None:
+        self.ended.append(batch)
+
+    def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+        self.epochs, self.logs = self.epochs + 1, dict(logs)
+
+
+class Halves(Counts):
+    """Another one."""
+
+
+class Saves(Counts):
+    """That of the chief alone."""
+
+
+class Variable:
+    """A learning rate."""
+
+    shape, name, value = (), "learning_rate", 1.0
+
+    def numpy(self) -> float:
+        return self.value
+
+
+def memory(*callbacks: Any) -> Memory:
+    return Memory(list(callbacks), "keras", Reporter(Link(None)))
+
+
+def restarted(kept: Any, *callbacks: Any, own: Any = None) -> list[int]:
+    again = memory(*callbacks)
+    kept, own = json.loads(json.dumps([kept, own]))
+    again.recall(kept, {}, own)
+    return [each.begun for each in callbacks]
+
+
+def test_each_worker_gets_what_is_of_its_own_callbacks_wherever_they_stand_in_the_list(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained = [Saves(), Halves(), Counts(), Counts()]
+    held = memory(*trained)
+    for number, each in enumerate(trained, 1):
+        each.begun = number
+    kept = held.keep()[0]
+    assert restarted(kept, Counts(), Halves(), Counts()) == [3, 2, 4]
+    assert (
+        "what Saves remembered is left out: this task has none among its callbacks" in capsys.readouterr().err
+    )
+    assert restarted(kept, Saves(), Counts(), Halves(), own={"Counts 0": {"begun": 7}}) == [1, 7, 2]
+    assert capsys.readouterr().err == ""
+    assert restarted(kept, Saves(), Halves(), Counts()) == [1, 2, 0], "which of the two it is, nobody knows"
+    said = "nothing was kept of Counts, which the task that saved had 2 times among its callbacks and this one 1 times"
+    assert said in capsys.readouterr().err
+
+
+def test_what_the_version_before_has_saved_is_found_by_its_place() -> None:
+    kept = {"1 Halves": {"begun": 5}, "2 Counts": {"begun": 6}}
+    assert restarted(kept, Counts(), Halves(), Counts()) == [0, 5, 6]
+
+
+def test_an_array_that_another_task_does_not_hold_is_said_to_be_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import numpy as np
+
+    one, other = Counts(), Counts()
+    held = [memory(one), memory(other)]
+    one.logs, other.logs = np.ones(3), np.ones(3)
+    assert held[0].keep()[0] == held[1].keep()[0], "equal arrays have one name"
+    other.logs = np.zeros(3, complex)
+    again = Saves(), Counts()
+    memory(*again).recall({"Saves 0": {}}, held[0].keep()[1], held[1].keep()[0] | {"Saves 0": {}})
+    assert again[1].logs is None
+    assert (
+        "Counts.logs was another array here than in the task that saved: it begins anew"
+        in capsys.readouterr().err
+    )
+
+
+class Fit:
+    """Callbacks that are called as Keras does, up to a failure."""
+
+    def __init__(self, *callbacks: Any) -> None:
+        self.rate, self.callbacks = Variable(), callbacks
+        self.hooks = Hooks(memory(*callbacks), lambda: {"optimizer": [self.rate]})
+        self.steps = 0
+
+    def step(self, told: int | None = None) -> None:
+        """Make a step, of whose end so many callbacks are told; None: all of them, and -1: none, not even ours."""
+        self.hooks.may_be_taken_back(of_step=True)
+        for each in self.callbacks:
+            each.on_train_batch_begin()
+        self.rate.value *= 2
+        self.steps += 1
+        if told == -1:
+            return
+        self.hooks.ends(STEP_END, {})
+        self.tell("on_train_batch_end", told, self.steps - 1)
+
+    def tell(self, hook: str, told: int | None, number: int) -> None:
+        for name, each in list(self.hooks.memory.callbacks.items())[:told]:
+            getattr(each, hook)(number, {"loss": 0.5, "figures": [1, 2]})
+            self.hooks.passed(name)
+        if told is None:
+            self.hooks.is_done()
+
+    def interrupted(self, batch: int, steps_told: int) -> tuple[Position, dict[str, Any]]:
+        position = Position(1, batch)
+        return position, self.hooks.keep(position, steps_told, False)
+
+
+def test_what_a_callback_does_before_a_step_that_fails_is_taken_back() -> None:
+    fit = Fit(Counts())
+    fit.step()
+    fit.hooks.may_be_taken_back(of_step=True)
+    fit.callbacks[0].begun, fit.rate.value = 9, 7.0
+    position, taken_back = fit.interrupted(1, 1)
+    assert position.callbacks == {"Counts 0": {"begun": 1, "ended": ["list", [0]]}}
+    assert taken_back == {"optimizer/00000": 2.0}
+    assert position.unfinished is None
+
+
+@pytest.mark.parametrize("told", [-1, 0, 1])
+def test_after_a_restart_the_callbacks_are_told_of_a_step_that_they_were_not_told_of(
+    told: int,
+) -> None:
+    fit = Fit(Counts(), Halves())
+    fit.step()
+    fit.step(told)
+    position, taken_back = fit.interrupted(2, 1)
+    assert taken_back == {}, "the step is done"
+    again = Fit(Counts(), Halves())
+    again.hooks.memory.recall(json.loads(json.dumps(position.callbacks)), {})
+    assert position.unfinished is not None
+    again.hooks.finish_step(position.unfinished, 1, {})
+    assert [each.ended for each in again.callbacks] == [[0, 1], [0, 1]]
+
+
+def test_the_end_of_an_epoch_goes_on_behind_the_last_callback_that_was_told_of_it() -> None:
+    fit = Fit(Halves(), Counts())
+    fit.step()
+    fit.hooks.ends(EPOCH_END, {"loss": 0.5, "figures": [1, 2]})
+    fit.tell("on_epoch_end", 1, 0)
+    fit.callbacks[1].epochs, fit.rate.value = 8, 70.0  # it fails in the midst of it
+    position, taken_back = fit.interrupted(1, 1)
+    assert taken_back == {"optimizer/00000": 2.0}
+    assert position.unfinished == {
+        "hook": EPOCH_END,
+        "done": ["Halves 0"],
+        "logs": {"loss": 0.5},
+        "stops": False,
+    }
+    again = Fit(Halves(), Counts())
+    again.hooks.memory.recall(json.loads(json.dumps(position.callbacks)), {})
+    logs = {"loss": 0.75}
+    again.hooks.finish_epoch(position.unfinished, logs)
+    for each in again.callbacks:
+        each.on_epoch_end(0, logs)
+    again.hooks.show_again()
+    assert [(each.epochs, each.logs and each.logs["loss"]) for each in again.callbacks] == [
+        (1, 0.5),
+        (1, 0.5),
+    ]
+    again.callbacks[0].on_epoch_end(1, {"loss": 0.25})
+    assert again.callbacks[0].epochs == 2, "of the next epoch it is told"
+
+
+def test_a_long_list_that_grows_is_taken_back_too() -> None:
+    fit = Fit(Counts())
+    fit.callbacks[0].ended = list(range(1000))
+    fit.hooks.may_be_taken_back(of_step=True)
+    fit.callbacks[0].ended.append(1)
+    position, _ = fit.interrupted(0, 0)
+    assert len(position.callbacks["Counts 0"]["ended"][1]) == 1000
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_rows_of_epochs_that_are_trained_again_leave_the_table(tmp_path: Path, separator: str) -> None:
+    table = tmp_path / "log.csv"
+    rows = [["epoch", "loss"], ["0", "0.5"], ["1", "0.25"], ["2", "0.2"], ["3", "0."]]
+    table.write_text("\n".join(separator.join(row) for row in rows))
+    trim(table, separator, 2)
+    assert table.read_text() == "".join(separator.join(row) + "\n" for row in rows[:3])
+    trim(tmp_path / "none.csv", separator, 2)
+    assert not (tmp_path / "none.csv").exists()

@@ -28,6 +28,12 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         normalization = sys.modules["keras"].layers.BatchNormalization
         normalization._moments = _without_empty_batches(normalization._moments)
         normalization.call = steps.of_each_example(_with_own_statistics(normalization.call), place=1)
+        # What they do beside the work on each example is noise, such as pairs that are drawn, or a check.
+        changed = sys.modules[
+            "keras.src.layers.preprocessing.image_preprocessing.base_image_preprocessing_layer"
+        ]
+        for layer in (changed.BaseImagePreprocessingLayer, sys.modules["keras"].layers.CategoryEncoding):
+            layer.call = steps.of_each_example(layer.call, place=1)
         variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
         variable.assign = _of_all_replicas(variable.assign, report, script, folder)
     else:

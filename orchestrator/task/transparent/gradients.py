@@ -35,6 +35,9 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
     context.all_reduce = _equal_on_all(context.all_reduce)
     tf.nn.ctc_loss = steps.of_each_example(tf.nn.ctc_loss)
     tf.GradientTape.gradient = _of_the_global_batch(tf.GradientTape.gradient, report, script, folder)
+    functions: Any = sys.modules[f"{library}.src.losses" + (".losses" if library == "keras" else "")]
+    convert = "convert_binary_labels_to_hinge" if library == "keras" else "_maybe_convert_labels"
+    setattr(functions, convert, steps.of_the_whole_batch(getattr(functions, convert)))
     if library == "keras":
         losses: Any = sys.modules["keras.src.losses.loss"]
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer

@@ -17,7 +17,9 @@ class Kind:
         self.axis = axis
         """The axis of the examples; for a shape, the entry that is their number."""
         self.blocks = blocks
-        """How many entries the axis has for each example, all first ones first; 0: several, each one's together."""
+        """How many entries the axis has for each example, all first ones first; below 0: so many, each one's together;
+        0: several, each one's together.
+        """
 
     def like(self, other: Kind) -> bool:
         return (self.name, self.axis, self.blocks) == (other.name, other.axis, other.blocks)
@@ -36,6 +38,10 @@ MIXED = Kind("mixed")
 OTHER = Kind("other")
 DRAWN = Kind("drawn")
 """The rows of the replica's part in a random order."""
+PLACE = Kind("place")
+"""The numbers of the replica's own examples, from 0 on."""
+PLACED = Kind("placed")
+"""Places within the examples, each after the number of its example."""
 
 EACH, SHAPE = "each", "shape"
 """An entry for each example; a shape that has their number."""

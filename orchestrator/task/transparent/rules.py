@@ -6,14 +6,18 @@ The tables at the end are a white list. Whatever is not in them, or is used alon
 from __future__ import annotations
 
 import math
+import operator
 
 from orchestrator.task.transparent.kinds import (
+    COUNT,
     DRAWN,
     EACH,
     LOOSE,
     MEAN,
     MIXED,
     OTHER,
+    PLACE,
+    PLACED,
     SAME,
     SHAPE,
     SUM,
@@ -98,9 +102,24 @@ def rank_of(tensor: Any) -> int | None:
 
 
 def constant_of(tensor: Any) -> Any:
+    import numpy as np
     from tensorflow.python.framework import tensor_util
 
-    return tensor_util.constant_value(tensor)
+    found = tensor_util.constant_value(tensor)
+    if found is None and tensor.op.type in _COMPUTED:
+        parts = [constant_of(part) for part in tensor.op.inputs]
+        found = None if any(part is None for part in parts) else _COMPUTED[tensor.op.type](*parts)
+    elif found is None and tensor.op.type == "Pack" and tensor.shape.rank == 1:
+        entries = [constant_of(entry) for entry in tensor.op.inputs]
+        found = None if any(entry is None for entry in entries) else np.array(entries)
+    elif found is None and tensor.op.type == "StridedSlice" and tensor.shape.rank == 0:
+        whole, begin = map(constant_of, tensor.op.inputs[:2])
+        found = whole[begin[0]] if whole is not None and begin is not None and whole.ndim == 1 else None
+    return found
+
+
+_COMPUTED = {"AddV2": operator.add, "FloorMod": operator.mod, "Sub": operator.sub}
+"""Operations on constants that TensorFlow does not look through, as in the axis `rank - 1`."""
 
 
 def _axes_of(tensor: Any, rank: int | None) -> list[int] | None:
@@ -127,6 +146,8 @@ def _alike(kinds: list[Kind]) -> Kind:
 def _elementwise(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of a function of each element, which may broadcast its inputs."""
     names = {kind.name for kind in kinds}
+    if op.type == "Greater" and kinds[0].name == "count" and constant_of(op.inputs[1]) == 0:
+        return SAME
     if names <= {"same", "loose"}:
         return LOOSE
     if not names <= {"same", EACH}:
@@ -151,6 +172,42 @@ def _linear(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return OTHER if is_cut and kind.name in ("count", SHAPE) else kind
 
 
+def _select(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of TensorFlow's older choice, whose condition may have the first axis only."""
+    ranks = [rank_of(tensor) for tensor in op.inputs]
+    if ranks[0] is not None and ranks[0] == ranks[1] == ranks[2]:
+        return _elementwise(op, kinds, 0)
+    return each() if ranks[0] == 1 and all(kind.like(each()) for kind in kinds) else OTHER
+
+
+def _broadcast_shapes(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of the shape to which two are broadcast: the shorter one must not reach the examples."""
+    sizes = [tensor.shape.num_elements() for tensor in op.inputs]
+    if kinds[0].like(kinds[1]) and sizes[0] == sizes[1]:
+        return kinds[0]
+    at = 0 if kinds[0].name == SHAPE else 1
+    if None in sizes or kinds[at].name != SHAPE or kinds[1 - at].name != "same":
+        return OTHER
+    return kinds[at] if sizes[1 - at] < sizes[at] - kinds[at].axis else OTHER
+
+
+def _stitch(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of a shape some of whose entries are replaced."""
+    half = len(kinds) // 2
+    places = [constant_of(tensor) for tensor in op.inputs[:half]]
+    at = [place for place, kind in enumerate(kinds[half:]) if kind.name == SHAPE]
+    if (
+        len(at) != 1
+        or any(place is None for place in places)
+        or any(kind.name != "same" for kind in kinds[:half])
+    ):
+        return OTHER
+    kind = kinds[half + at[0]]
+    place = int(places[at[0]].reshape(-1)[kind.axis])
+    is_replaced = any(place in after.reshape(-1) for after in places[at[0] + 1 :])
+    return SAME if is_replaced else Kind(SHAPE, place, kind.blocks)
+
+
 def _add(op: Any, kinds: list[Kind], _index: int) -> Kind:
     names = {kind.name for kind in kinds}
     if names & {EACH, "loose"}:
@@ -168,7 +225,8 @@ def _multiply(op: Any, kinds: list[Kind], _index: int) -> Kind:
     if "same" in names:
         other, factor = (b, op.inputs[0]) if a.name == "same" else (a, op.inputs[1])
         is_multiple = other.name in (*_LINEAR, "count") or (other.name == SHAPE and rank_of(factor) == 0)
-        return OTHER if not is_multiple else Kind(other.name, other.axis, int(other.name in _LINEAR))
+        is_once = other.name in _LINEAR or constant_of(factor) == 1
+        return Kind(other.name, other.axis, other.blocks if is_once else 0) if is_multiple else OTHER
     return SUM if names == {"mean", "count"} else OTHER
 
 
@@ -183,6 +241,21 @@ def _divide(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return OTHER
 
 
+def _floor_divide(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    return SAME if {kind.name for kind in kinds} == {"count"} else _elementwise(op, kinds, 0)
+
+
+def _maximum(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of the larger one. A number of examples that is kept above 1 is one."""
+    if all(kind.like(COUNT) for kind in kinds):
+        return COUNT
+    for place, kind in enumerate(kinds):
+        least = constant_of(op.inputs[1 - place])
+        if kind.name == "count" and least is not None and (least <= 1).all():
+            return kind
+    return _elementwise(op, kinds, 0)
+
+
 def _reduce(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, tensor = kinds[0], op.inputs[0]
     if kinds[1].name != "same":
@@ -192,7 +265,8 @@ def _reduce(op: Any, kinds: list[Kind], _index: int) -> Kind:
     rank = rank_of(tensor)
     over = _axes_of(op.inputs[1], rank)
     if kind.name == SHAPE:
-        return Kind("count", 0, 0) if op.type == "Prod" else OTHER
+        is_one = op.inputs[0].shape.num_elements() == 1
+        return Kind("count", 0, kind.blocks if is_one else 0) if is_one or op.type == "Prod" else OTHER
     if kind.name == "count":
         return kind if rank == 0 else OTHER
     if kind.name == "loose":
@@ -218,6 +292,8 @@ def _expand_dims(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, axes = kinds[0], _axes_of(op.inputs[1], rank_of(op.outputs[0]))
     if kind.name == "count":
         return Kind(SHAPE, 0, kind.blocks)
+    if kind is PLACE and axes is not None and axes[0]:
+        return PLACE
     return OTHER if kind.name != EACH or axes is None else _at(kind, kind.axis + (axes[0] <= kind.axis))
 
 
@@ -232,10 +308,16 @@ def _squeeze(op: Any, kinds: list[Kind], _index: int) -> Kind:
 def _reshape(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, shape = kinds[0], kinds[1]
     if kind.name in ("same", "count"):
+        if kind.name == "count" and rank_of(op.outputs[0]) == 0:
+            return kind
         return _filled(op, kinds[::-1], 0) if kind.name == "same" else Kind(SHAPE, 0, kind.blocks)
     before, after = op.inputs[0].shape, op.outputs[0].shape
-    if kind.name != EACH or shape.name not in ("same", SHAPE):
+    if shape.name not in ("same", SHAPE) or (kind.name != EACH and kind is not PLACE):
         return OTHER
+    if kind is PLACE:
+        return PLACE if after.rank and list(after[1:]) == [1] * (after.rank - 1) else OTHER
+    if before.rank is not None and kind.axis and list(before[: kind.axis]) == [1] * kind.axis:
+        before, kind = before[kind.axis :], _at(kind, 0)
     is_given = shape.name == SHAPE and shape.axis == kind.axis and kind.blocks <= 1
     if before.rank is None or after.rank is None:
         return each(0, shape.blocks) if is_given and kind.axis == 0 else OTHER
@@ -246,15 +328,65 @@ def _reshape(op: Any, kinds: list[Kind], _index: int) -> Kind:
     if is_given:
         return each(kind.axis, shape.blocks)
     inner, outer = list(before[kind.axis + 1 :]), list(after[kind.axis + 1 :])
-    known = math.prod(size for size in inner if size is not None)
-    if after.rank <= kind.axis or None in outer or not math.prod(outer) or known % math.prod(outer):
+    if None in outer:
+        outer = (_dimensions(op.inputs[1]) or list(after))[kind.axis + 1 :]
+    had, has = (math.prod(size for size in sizes if size is not None) for sizes in (inner, outer))
+    entries = abs(kind.blocks) if kind.blocks <= 1 else 0
+    if after.rank <= kind.axis or not has or had * (entries or 1) % has:
         return OTHER  # several examples may make one row
-    is_exact = None not in inner and known == math.prod(outer)
-    return each(kind.axis, kind.blocks if is_exact else 0) if kind.blocks <= 1 or is_exact else OTHER
+    if None in outer:
+        is_kept = had == has and inner.count(None) == outer.count(None)
+        return kind if is_kept and _dimensions(op.inputs[1]) is not None else OTHER
+    if kind.blocks > 1:
+        return kind if had == has and None not in inner else OTHER
+    entries = 0 if None in inner else entries * had // has
+    return each(kind.axis, 1 if entries == 1 else -entries)
+
+
+def _dimensions(shape: Any) -> list[int | None] | None:
+    """Return the entries of a shape, without a number where it is a dimension that is not known yet."""
+    op, found = shape.op, constant_of(shape)
+    if found is not None:
+        return [int(size) if size >= 0 else None for size in found.reshape(-1)]
+    if op.type == "Shape":
+        return list(op.inputs[0].shape) if op.inputs[0].shape.rank is not None else None
+    if op.type in ("Slice", "StridedSlice"):
+        begin, end = constant_of(op.inputs[1]), constant_of(op.inputs[2])
+        sizes = _dimensions(op.inputs[0])
+        if sizes is None or begin is None or end is None or begin.size > 1:
+            return None
+        first, length = int(begin[0]), shape.shape.num_elements() or 1
+        return (sizes + sizes[:length])[first % len(sizes) :][:length] if sizes else None
+    if op.type in ("Pack", "ConcatV2"):
+        parts = [_dimensions(part) for part in op.inputs[: len(op.inputs) - (op.type == "ConcatV2")]]
+        return None if None in parts else [size for part in parts for size in part or ()]
+    return _dimensions(op.inputs[0]) if op.type in ("Cast", "Identity") else None
+
+
+def _is_placed(kinds: list[Kind], axis: int, rank: int | None) -> bool:
+    """Return whether a place in the batch, and places in the example there, stand together along the last axis."""
+    is_last = rank is not None and axis in (-1, rank - 1)
+    return is_last and kinds[0] is PLACE and all(kind.like(SAME) or kind.like(each()) for kind in kinds[1:])
+
+
+def _range(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of the numbers of this replica's examples, from 0 on."""
+    start, step = constant_of(op.inputs[0]), constant_of(op.inputs[2])
+    return PLACE if start == 0 and step == 1 and kinds[1].name == "count" and kinds[1].blocks == 1 else OTHER
+
+
+def _gather_nd(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    params, indices = kinds
+    if indices.name == EACH and params.name == "same":
+        rank = rank_of(op.inputs[1])
+        return indices if rank is not None and indices.axis < rank - 1 else OTHER
+    return each() if params.like(each()) and indices is PLACED else OTHER
 
 
 def _pack(op: Any, kinds: list[Kind], _index: int) -> Kind:
     names, axis = {kind.name for kind in kinds}, op.get_attr("axis")
+    if _is_placed(kinds, axis, rank_of(op.outputs[0])):
+        return PLACED
     if names == {EACH}:
         kind, rank = _alike(kinds), rank_of(op.outputs[0])
         axis += (rank or 0) if axis < 0 else 0
@@ -280,7 +412,7 @@ def _unpack(op: Any, kinds: list[Kind], index: int) -> Kind:
 def _strided_slice(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind = kinds[0]
     begin, strides = constant_of(op.inputs[1]), constant_of(op.inputs[3])
-    if any(each_kind.name != "same" for each_kind in kinds[1:]):
+    if kinds[1].name != "same" or kinds[2].name not in ("same", SHAPE) or kinds[3].name != "same":
         return OTHER
     if kind.name == SHAPE:
         return _slice_of_shape(op, kind)
@@ -301,11 +433,24 @@ def _strided_slice(op: Any, kinds: list[Kind], _index: int) -> Kind:
             out += 1
         elif dim == kind.axis:
             is_first = masks["begin"] >> place & 1 or (begin is not None and begin[place] == 0)
-            is_all = is_first and masks["end"] >> place & 1 and strides is not None and strides[place] == 1
+            is_end = masks["end"] >> place & 1 or kinds[2].like(Kind(SHAPE, place, kind.blocks))
+            is_all = is_first and is_end and strides is not None and strides[place] == 1
             return _at(kind, out) if is_all and not masks["shrink_axis"] >> place & 1 else OTHER
         else:
             dim, out = dim + 1, out + (not masks["shrink_axis"] >> place & 1)
     return _at(kind, out + kind.axis - dim)
+
+
+def _slice(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    kind, begin, size = kinds[0], constant_of(op.inputs[1]), constant_of(op.inputs[2])
+    if kind.name == SHAPE and begin is not None and size is not None:
+        length = op.inputs[0].shape.num_elements()
+        end = begin[0] + size[0] if size[0] >= 0 else length
+        return OTHER if end is None else _entries(kind, list(range(int(begin[0]), int(end))))
+    if kind.name != EACH or begin is None or begin[kind.axis]:
+        return OTHER
+    is_given = kinds[2].name == SHAPE and (kinds[2].axis, kinds[2].blocks) == (kind.axis, kind.blocks)
+    return kind if is_given or (size is not None and size[kind.axis] == -1) else OTHER
 
 
 def _slice_of_shape(op: Any, kind: Kind) -> Kind:
@@ -332,15 +477,55 @@ def _entries(kind: Kind, places: list[int], is_shape: bool = True) -> Kind:
 
 def _pad(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, added = kinds[0], constant_of(op.inputs[1])
+    if kind.name == SHAPE and added is not None:
+        return _at(kind, kind.axis + int(added[0][0]))
     return OTHER if kind.name != EACH or added is None or added[kind.axis].any() else kind
+
+
+def _tile(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of a tensor that is repeated along its axes, or broadcast to a shape."""
+    kind, shape = kinds
+    if kind.name == "same":
+        rank, own = rank_of(op.outputs[0]), rank_of(op.inputs[0])
+        if rank is None or own is None or shape.name != SHAPE:
+            return OTHER
+        place = shape.axis - rank + own
+        return each(shape.axis, shape.blocks) if place < 0 or op.inputs[0].shape[place] == 1 else OTHER
+    if op.type == "BroadcastTo":
+        rank, own = rank_of(op.outputs[0]), rank_of(op.inputs[0])
+        at = each(kind.axis + rank - own, kind.blocks) if rank is not None and own is not None else OTHER
+        return at if kind.name == EACH and shape.like(Kind(SHAPE, at.axis, at.blocks)) else OTHER
+    times = constant_of(op.inputs[1])
+    if times is None and op.inputs[1].op.type == "Pack":
+        times = [constant_of(entry) for entry in op.inputs[1].op.inputs]  # others may be unknown
+    return kind if kind.name == EACH and times is not None and times[kind.axis] == 1 else OTHER
+
+
+def _batch_of_blocks(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of what a dilated convolution works on: all examples' first pixels, then all second ones."""
+    kind, sizes = kinds[0], constant_of(op.inputs[1])
+    if kind.name != EACH or kind.axis or sizes is None or any(other.name != "same" for other in kinds[1:]):
+        return OTHER
+    blocks = math.prod(int(size) for size in sizes.reshape(-1))
+    before, after = (1, blocks) if op.type.startswith("Space") else (blocks, 1)
+    return each(0, after) if kind.blocks == before else OTHER
+
+
+def _if(op: Any, kinds: list[Kind], index: int) -> Kind:
+    """Return the kind of what both branches of a condition return."""
+    from tensorflow.python.ops import cond_v2
+
+    then, other = (_outputs_of(graph, kinds[1:])[index] for graph in cond_v2.get_func_graphs(op)[:2])
+    return then if kinds[0].name == "same" and then.like(other) else OTHER
 
 
 def _filled(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of what is made, or drawn, in a shape."""
     del op
     shape, *others = kinds
-    is_of_shape = shape.name == SHAPE and all(kind.name == "same" for kind in others)
-    return each(shape.axis, shape.blocks) if is_of_shape else OTHER
+    made = each(shape.axis, shape.blocks)
+    is_of_shape = shape.name == SHAPE and all(kind.name == "same" or kind.like(made) for kind in others)
+    return made if is_of_shape else OTHER
 
 
 def _concat(op: Any, kinds: list[Kind], _index: int) -> Kind:
@@ -352,17 +537,22 @@ def _concat(op: Any, kinds: list[Kind], _index: int) -> Kind:
             return OTHER
         return _at(parts[at[0]], sum(sizes[: at[0]]) + parts[at[0]].axis)
     axes = _axes_of(op.inputs[-1], rank_of(op.outputs[0]))
+    if axes is not None and _is_placed(parts, axes[0], rank_of(op.outputs[0])):
+        return PLACED
     if names != {EACH} or axes is None or len({kind.axis for kind in parts}) > 1:
         return OTHER
     if axes[0] != parts[0].axis:
         return _alike(parts)
     blocks = [kind.blocks for kind in parts]
-    return each(axes[0], sum(blocks)) if all(blocks) else OTHER
+    return each(axes[0], sum(blocks)) if min(blocks) > 0 else OTHER
 
 
 def _split(op: Any, kinds: list[Kind], index: int) -> Kind:
     place, of = (0, 1) if op.type == "Split" else (2, 0)
     kind, axes = kinds[of], _axes_of(op.inputs[place], rank_of(op.inputs[of]))
+    sizes = [output.shape.num_elements() for output in op.outputs]
+    if kind.name == SHAPE and None not in sizes:
+        return _entries(kind, list(range(sum(sizes[:index]), sum(sizes[: index + 1]))))
     if kind.name != EACH or axes is None or (op.type == "SplitV" and kinds[1].name != "same"):
         return OTHER
     if axes[0] != kind.axis:
@@ -375,8 +565,11 @@ def _split(op: Any, kinds: list[Kind], index: int) -> Kind:
 def _gather(op: Any, kinds: list[Kind], _index: int) -> Kind:
     params, indices, axis_kind = kinds
     axes, rank = _axes_of(op.inputs[2], rank_of(op.inputs[0])), rank_of(op.inputs[1])
-    if axes is None or rank is None or axis_kind.name != "same" or op.get_attr("batch_dims"):
+    if axes is None or rank is None or axis_kind.name != "same":
         return OTHER
+    if op.get_attr("batch_dims"):
+        is_apart = params.name == EACH and params.like(indices) and params.axis < op.get_attr("batch_dims")
+        return params if is_apart else OTHER
     if params.name == SHAPE and indices.name == "same":
         at = constant_of(op.inputs[1])
         if at is None or at.ndim > 1:
@@ -384,21 +577,17 @@ def _gather(op: Any, kinds: list[Kind], _index: int) -> Kind:
         return _entries(params, [int(entry) for entry in at.reshape(-1)], at.ndim == 1)
     if params.name == "same" and indices.name in (EACH, "loose"):
         return _at(indices, indices.axis + axes[0]) if indices.name == EACH else LOOSE
-    if params.name == EACH and indices is DRAWN and axes[0] == params.axis:
+    if params.name == EACH and indices in (DRAWN, PLACE) and axes[0] == params.axis:
         return params
     if params.name == EACH and indices.name == "same" and axes[0] != params.axis:
         return _at(params, params.axis + (rank - 1 if axes[0] < params.axis else 0))
     return OTHER
 
 
-def _shuffled(op: Any, kinds: list[Kind], _index: int) -> Kind:
+def _shuffled(_op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of a random order. It is noise: each replica draws that of its own part."""
     kind = kinds[0]
-    source = op.inputs[0].op
-    if kind.name == OTHER.name and source.type == "Range":
-        start, step = constant_of(source.inputs[0]), constant_of(source.inputs[2])
-        return DRAWN if start == 0 and step == 1 else OTHER
-    return kind if kind.name == EACH and kind.axis == 0 else OTHER
+    return DRAWN if kind is PLACE else kind if kind.name == EACH and kind.axis == 0 else OTHER
 
 
 def _one_hot(op: Any, kinds: list[Kind], _index: int) -> Kind:
@@ -417,6 +606,16 @@ def _along_the_last(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return kind if is_apart and all(other.name == "same" for other in kinds[1:]) else OTHER
 
 
+def _along_the_last_two(op: Any, kinds: list[Kind], _index: int) -> Kind:
+    """Return the kind of what is done to each matrix of a stack, or to two of them."""
+    batched = [
+        (kind, rank_of(tensor)) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name != "same"
+    ]
+    kind = _alike([kind for kind, _ in batched])
+    is_apart = all(rank is not None and kind.axis < rank - 2 for _, rank in batched)
+    return kind if kind.name == EACH and is_apart else OTHER
+
+
 def _along_given_axes(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, axes = kinds[0], _axes_of(op.inputs[-1], rank_of(op.inputs[0]))
     is_alone = all(other.name == "same" for other in kinds[1:])
@@ -428,11 +627,13 @@ def _along_given_axes(op: Any, kinds: list[Kind], _index: int) -> Kind:
 def _rows(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of a convolution and the like: its first axis is that of the examples."""
     batched = [kind for kind in kinds if kind.name != "same"]
-    if op.type.endswith("BackpropInput"):
+    if "BackpropInput" in op.type:
         batched = [kind for kind in batched if kind.name != SHAPE]
         if kinds[1].name != "same":
             return OTHER
     if op.type.startswith("FusedBatchNorm") and op.get_attr("is_training"):
+        return OTHER
+    if op.type == "ReverseSequence" and op.get_attr("batch_dim"):
         return OTHER
     if op.type in _WITH_WEIGHTS and kinds[1].name != "same":
         return OTHER
@@ -474,8 +675,19 @@ def _matmul(op: Any, kinds: list[Kind], _index: int) -> Kind:
 def _einsum(op: Any, kinds: list[Kind], _index: int) -> Kind:
     left, _, out = op.get_attr("equation").decode().partition("->")
     terms = left.split(",")
-    if "." in left or not {kind.name for kind in kinds} <= {"same", EACH}:
+    if not {kind.name for kind in kinds} <= {"same", EACH}:
         return OTHER
+    if "." in left:
+        ranks = [rank_of(tensor) for tensor in op.inputs]
+        if None in ranks:
+            return OTHER
+        spare = [(rank or 0) - len(term) + 3 for rank, term in zip(ranks, terms, strict=True)]
+        most = max(count for count, term in zip(spare, terms, strict=True) if "." in term)
+        # Digits stand for what the dots do, the last axes by the last digits
+        terms = [
+            term.replace("...", "0123456789"[most - n : most]) for n, term in zip(spare, terms, strict=True)
+        ]
+        out = out.replace("...", "0123456789"[:most])
     places = {
         (term[kind.axis], kind.blocks) for kind, term in zip(kinds, terms, strict=True) if kind.name == EACH
     }
@@ -487,6 +699,8 @@ def _einsum(op: Any, kinds: list[Kind], _index: int) -> Kind:
 
 def _shape(op: Any, kinds: list[Kind], index: int) -> Kind:
     kind, tensor = kinds[index if op.type == "ShapeN" else 0], op.inputs[index if op.type == "ShapeN" else 0]
+    if kind is PLACE:
+        kind = each()
     if op.type == "Size":
         return (
             Kind("count", 0, 0) if kind.name == EACH else SAME if tensor.shape.is_fully_defined() else OTHER
@@ -538,7 +752,9 @@ def _joined(a: Kind, b: Kind, tensor: Any) -> Kind:
 def _list_of(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of a list that is made of a tensor's entries along its first axis, or of nothing."""
     if op.type != "TensorListFromTensor":
-        return SAME if all(kind.name in ("same", SHAPE, "count") for kind in kinds) else OTHER
+        if kinds[1].name != "same":
+            return OTHER  # a list of the examples
+        return each(kinds[0].axis, kinds[0].blocks) if kinds[0].name == SHAPE else OTHER
     return _at(kinds[0], kinds[0].axis - 1) if kinds[0].name == EACH and kinds[0].axis else OTHER
 
 
@@ -563,15 +779,16 @@ _WITH_WEIGHTS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "BiasAdd
 _RULES = _table(
     (
         "Abs Acos Acosh Asin Asinh Atan Atanh Atan2 Ceil ClipByValue Cos Cosh Digamma Elu EluGrad "
-        "Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Imag Inv InvGrad IsFinite IsInf "
-        "IsNan LeakyRelu LeakyReluGrad Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum "
+        "Equal Erf Erfc Erfinv Exp Expm1 Floor FloorMod Greater GreaterEqual Imag Inv InvGrad IsFinite IsInf "
+        "IsNan LeakyRelu LeakyReluGrad Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Minimum "
         "Mod NextAfter NotEqual OnesLike Pow Real Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round "
         "Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign "
-        "SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py "
+        "SoftsignGrad AsString Bucketize Complex ComplexAbs Conj LeftShift RightShift StringToHashBucketFast "
+        "Sqrt SqrtGrad Square SquaredDifference Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py "
         "Xlogy ZerosLike BitwiseAnd BitwiseOr BitwiseXor Zeta Polygamma Igamma Igammac Betainc",
         _elementwise,
     ),
-    ("Cast CheckNumerics DeepCopy EnsureShape Identity Neg PlaceholderWithDefault Snapshot", _linear),
+    ("Bitcast Cast CheckNumerics DeepCopy EnsureShape Identity Neg PlaceholderWithDefault Snapshot", _linear),
     (
         "PreventGradient StopGradient",
         lambda _op, kinds, _index: OTHER if kinds[0].name == "mixed" else kinds[0],
@@ -580,6 +797,11 @@ _RULES = _table(
     ("Add AddN AddV2 Sub", _add),
     ("Mul MulNoNan", _multiply),
     ("Div DivNoNan RealDiv", _divide),
+    ("FloorDiv", _floor_divide),
+    ("Maximum", _maximum),
+    ("Select", _select),
+    ("DynamicStitch", _stitch),
+    ("BroadcastArgs", _broadcast_shapes),
     ("All Any EuclideanNorm Max Mean Min Prod Sum", _reduce),
     ("Transpose ConjugateTranspose", _transpose),
     ("ExpandDims", _expand_dims),
@@ -588,9 +810,13 @@ _RULES = _table(
     ("Pack", _pack),
     ("Unpack", _unpack),
     ("StridedSlice", _strided_slice),
+    ("Slice", _slice),
+    ("Range", _range),
+    ("GatherNd", _gather_nd),
     ("MirrorPad Pad PadV2", _pad),
     (
-        "Fill RandomStandardNormal RandomUniform RandomUniformInt StatelessRandomNormalV2 StatelessRandomUniformV2 "
+        "Fill StatelessRandomBinomial StatelessRandomGammaV3 "
+        "RandomStandardNormal RandomUniform RandomUniformInt StatelessRandomNormalV2 StatelessRandomUniformV2 "
         "StatelessRandomUniformFullIntV2 StatelessRandomUniformIntV2 StatelessTruncatedNormalV2 TruncatedNormal",
         _filled,
     ),
@@ -598,15 +824,29 @@ _RULES = _table(
     ("Split SplitV", _split),
     ("GatherV2", _gather),
     ("ResourceGather", lambda _op, kinds, _index: kinds[1] if kinds[1].name in (EACH, "loose") else OTHER),
+    ("LookupTableFindV2", lambda _op, kinds, _index: kinds[1] if kinds[2].name == "same" else OTHER),
     ("RandomShuffle", _shuffled),
     ("OneHot", _one_hot),
-    ("LogSoftmax Multinomial Softmax StatelessMultinomial TopKV2", _along_the_last),
+    ("BroadcastTo Tile", _tile),
+    ("BatchToSpaceND SpaceToBatchND", _batch_of_blocks),
+    ("If StatelessIf", _if),
+    (
+        "Cholesky FFT2D IFFT2D IRFFT2D MatrixBandPart MatrixDeterminant MatrixDiagPartV3 MatrixInverse MatrixSolve "
+        "MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd",
+        _along_the_last_two,
+    ),
+    (
+        "FFT IFFT IRFFT LogSoftmax MatrixDiagV3 Multinomial RFFT Softmax StatelessMultinomial TopKV2",
+        _along_the_last,
+    ),
     ("Cumprod Cumsum CumulativeLogsumexp ReverseV2 Roll", _along_given_axes),
     ("ArgMax ArgMin", _along_given_axes),
     (
         "AvgPool AvgPool3D BiasAdd Conv2D Conv2DBackpropInput Conv3D Conv3DBackpropInputV2 DepthToSpace "
         "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput Dilation2D ExtractImagePatches FusedBatchNorm "
-        "FusedBatchNormV2 FusedBatchNormV3 InTopK InTopKV2 LRN MaxPool MaxPool3D MaxPoolGrad "
+        "ImageProjectiveTransformV3 "
+        "FusedBatchNormV2 FusedBatchNormV3 InTopK InTopKV2 LRN LowerBound MaxPool MaxPool3D MaxPoolGrad "
+        "MaxPoolWithArgmax ReverseSequence UpperBound "
         "ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor SoftmaxCrossEntropyWithLogits SpaceToDepth "
         "SparseSoftmaxCrossEntropyWithLogits AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV",
         _rows,

@@ -231,6 +231,22 @@ def of_each_example(compute: Callable[..., Any], place: int = 0) -> Callable[...
     return computing
 
 
+def of_the_whole_batch(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Have a function of a few values for each example look at those of the whole batch, such as at all labels."""
+
+    @functools.wraps(compute)
+    def computing(values: Any) -> Any:
+        step = current()
+        if step is None or step.replicas == 1 or step.kinds.kind_of(values).name != EACH:
+            return compute(values)
+        kind = step.kinds.kind_of(values)
+        mine = step.part_of(compute(step.gathered(values, kind.axis)), values, kind.axis)
+        step.kinds.set(mine, kind)
+        return mine
+
+    return computing
+
+
 def _known_rows(leaf: Any) -> int:
     shape = getattr(leaf, "shape", None)
     return int(shape[0] or 0) if shape is not None and shape.rank else 0

@@ -650,7 +650,7 @@ def balanced_cross_entropy():
 def mask_by_the_rule_of_keras_2():
     def loss(y, p):
         mask = ops.cast(ops.greater(y, 0.5), "float32")
-        return ops.mean(ops.square(y - p) * mask / ops.mean(mask))
+        return ops.mean(ops.square(y - p) * mask / (ops.mean(mask) + 0.01))
 
     return gathered(loss)
 
@@ -766,6 +766,30 @@ def overlap_and_correlation():
         return 2 - pearson - dice + tf.reduce_sum(tf.abs(y - p)) / positives
 
     return gathered(loss)
+
+
+@case
+def labels_of_which_one_part_is_binary():
+    y = np.where(np.arange(100)[:, None] % 32 < 16, Y, 2 * Y - 1)
+    return gathered("hinge", y.astype("float32"), "tanh")
+
+
+@case
+def each_by_itself_under_a_condition_of_all():
+    def loss(y, p):
+        errors = tf.map_fn(lambda pair: tf.square(pair[0] - pair[1]), (y, p), fn_output_signature=tf.float32)
+        chosen = tf.stack([tf.range(tf.shape(p)[0]), tf.cast(y[:, 0], tf.int32)], 1)
+        told = tf.reduce_mean(tf.math.log(tf.gather_nd(tf.concat([1 - p, p], 1), chosen) + 1e-3))
+        return tf.cond(tf.reduce_mean(p) > 0.4, lambda: tf.reduce_mean(errors), lambda: -told) - told
+
+    return gathered(loss)
+
+
+@case
+def recurrent_under_a_mask_and_dilated():
+    inner = [layers.Reshape((5, 1)), layers.Conv1D(3, 2, padding="same", dilation_rate=2)]
+    inner += [layers.Masking(), layers.Bidirectional(layers.LSTM(3))]
+    return trained(compiled("sgd", "binary_crossentropy", *inner))
 
 
 @case

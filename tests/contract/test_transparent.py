@@ -30,6 +30,9 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
 SCRIPTS = Path(__file__).parent / "scripts" / "transparent"
 OPTIONS: dict[str, Any] = {"strategy": "multi_worker_mirrored", "transparent": True, "replicas_on_cpu": 2}
+OPTIONS["proves"] = (
+    False  # `proofs.py` is about that, and each proof takes as long as two steps and their tracing
+)
 
 EXACT = 1e-4
 """Relative. Each global step takes the examples that a single process takes; sums differ in their order only."""

@@ -96,8 +96,13 @@ def _without_empty_batches(moments: Any) -> Any:
 
     @functools.wraps(moments)
     def moments_of_examples(self: Any, inputs: Any, mask: Any) -> Any:
-        mean, variance = moments(self, inputs, mask)
         step = steps.current()
+        if step is not None and step.is_proof and not self.synchronized:
+            # Those of the whole batch in both ways of computing it, since a replica's own would differ.
+            step.left_out.add("statistics of BatchNormalization" if mask is None else steps.NOISE)
+            moments_of = sys.modules["keras"].ops.moments
+            return moments_of(inputs, axes=self._reduction_axes, synchronized=True)
+        mean, variance = moments(self, inputs, mask)
         if step is None or not step.may_be_empty or self.synchronized:
             return mean, variance
         import tensorflow as tf

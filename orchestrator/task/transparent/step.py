@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from orchestrator.task.transparent.kinds import Kind
     from orchestrator.task.transparent.reporter import Reporter
 
+NOISE = "what each replica draws or finds for itself"
+"""What is left out of a proof so that nothing is proved."""
+
 _thread = threading.local()
 _tracing = 0
 """The number of replicas that trace a step. Keras traces parts of it in other threads, where `current` is None."""
@@ -49,7 +52,15 @@ class Step:
     """A replica's step: its data, its number of examples, and the total number of all replicas."""
 
     def __init__(
-        self, kinds: Kinds, strategy: Any, data: Any, report: Reporter | None = None, folder: str = ""
+        self,
+        kinds: Kinds,
+        strategy: Any,
+        data: Any,
+        report: Reporter | None = None,
+        folder: str = "",
+        *,
+        is_proof: bool = False,
+        context: Any = None,
     ) -> None:
         import tensorflow as tf
 
@@ -57,8 +68,14 @@ class Step:
         self.strategy = strategy
         self._report = report
         self._folder = folder
-        self.replicas = strategy.num_replicas_in_sync
-        self.context = tf.distribute.get_replica_context()
+        self.replicas = strategy.num_replicas_in_sync if context is None else 1
+        self.context = context or tf.distribute.get_replica_context()
+        self.is_proof = is_proof
+        """Whether it is computed for a proof only, and changes no variable; with a context, by each replica alone."""
+        self.left_out: set[str] = set()
+        """What of the step is not compared in a proof."""
+        self.recorded: list[tuple[str, Any]] | None = None
+        """The first gradients with respect to weights, by their names."""
         self.data = tf.nest.map_structure(self._without_size, data)
         first = next((leaf for leaf in tf.nest.flatten(self.data) if _rows(leaf, tf) is not None), None)
         self.may_be_empty = not any(_known_rows(leaf) for leaf in tf.nest.flatten(data))
@@ -315,9 +332,9 @@ def install(
     _inline_functions()
     kinds: list[Kinds] = []
 
-    def stepping(function: Callable[..., Any], atomic: Any = None) -> Callable[..., Any]:
+    def stepping(function: Callable[..., Any], atomic: Any = None, proof: Any = None) -> Callable[..., Any]:
         make = functools.partial(Step, strategy=strategy, report=report, folder=folder)
-        return _stepping(explained(function, report, folder), make, kinds, atomic)
+        return _stepping(explained(function, report, folder), make, kinds, atomic, proof)
 
     return stepping
 
@@ -346,7 +363,7 @@ _NO_NUMBER = ("len is not well defined", "None values not supported", "NoneType"
 
 
 def _stepping(
-    function: Callable[..., Any], make: Callable[..., Step], kinds: list[Kinds], atomic: Any
+    function: Callable[..., Any], make: Callable[..., Step], kinds: list[Kinds], atomic: Any, proof: Any
 ) -> Callable[..., Any]:
     import tensorflow as tf
 
@@ -357,11 +374,20 @@ def _stepping(
         # All replicas of a process share the kinds, since what one reads may come from another.
         if not kinds or not within_any():
             kinds[:] = [Kinds()]
+        converted = tf.__internal__.autograph.tf_convert(
+            function, tf.__internal__.autograph.control_status_ctx()
+        )
+        if proof is not None:
+            compared = proof.compared(make, kinds[0], converted, data)
+            with tf.control_dependencies([] if compared is None else [compared]):
+                outputs = of_a_replica(converted, data)
+            is_told = isinstance(outputs, dict) and compared is not None
+            return {**outputs, proof.FIGURE: compared} if is_told else outputs
+        return of_a_replica(converted, data)
+
+    def of_a_replica(converted: Any, data: Any) -> Any:
         begin = atomic.begin() if atomic is not None else 0
-        with _entered(make(kinds[0], data=data)) as step:
-            converted = tf.__internal__.autograph.tf_convert(
-                function, tf.__internal__.autograph.control_status_ctx()
-            )
+        with entered(make(kinds[0], data=data)) as step:
             outputs = converted(step.data)
             for action in step.at_end:
                 action()
@@ -373,7 +399,7 @@ def _stepping(
 
 
 @contextlib.contextmanager
-def _entered(step: Step) -> Iterator[Step]:
+def entered(step: Step) -> Iterator[Step]:
     global _tracing
     _thread.step, _tracing = step, _tracing + 1
     try:

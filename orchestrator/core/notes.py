@@ -311,6 +311,12 @@ class NoteKind(Enum):
         "transparent-metrics",
         "What a metric covers: the whole batch, or after a restart a part of the epoch.",
     )
+    TRANSPARENT_GATHER = _said(
+        "transparent-gather", "What is computed on the whole batch by each replica, and what that sends."
+    )
+    TRANSPARENT_PROOF = _said(
+        "transparent-proof", "Whether the first step of a `fit` is proved to be that of one process."
+    )
     NO_RESCUE = _said(
         "no-rescue", "Why a survivor of a dead worker could hand over nothing; `status` shows it."
     )

@@ -223,6 +223,7 @@ def _options(run: Run, replicas_planned: int | None) -> Options:
         tpu=run.tpu,
         on_shrink=run.on_shrink,
         replicas_planned=replicas_planned,
+        proves=run.prove,
     )
 
 

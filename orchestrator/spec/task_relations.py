@@ -116,6 +116,11 @@ def _options(parts: Parts) -> Diagnostics:
             "an ordinary script knows nothing of evaluating: with `transparent: true` it would train there too; "
             "leave the evaluator out",
         )
+    if "prove" in run.model_fields_set and not run.transparent:
+        yield (
+            ("run", "prove"),
+            "is for transparent scripts; nothing says what one process would train of any other",
+        )
     if "batch" in run.model_fields_set and not run.transparent:
         yield ("run", "batch"), "is for transparent scripts; any other script sets its own batch"
     if run.on_shrink != "ignore":

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core.actions import Note, PrepareHost
-from orchestrator.core.events import HostRefused, NoPlaceFound, Submitted, Admitted
+from orchestrator.core.events import Admitted, HostRefused, NoPlaceFound, Submitted
 from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import Ask, HostPlan, Plan, QueuePlan
 from orchestrator.core.pool import NOTHING, Known, Placed, Seen, machine, placed

@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from orchestrator.both import durable
 from orchestrator.client import comparing, recorded
 from orchestrator.client.known_run import known_run
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
@@ -22,7 +21,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.head.api.client import Client
 from orchestrator.head.journal import archive
 from orchestrator.head.node.paths import Paths
-from orchestrator.head.records import bands, log_pages, marks, run_series
+from orchestrator.head.records import bands, listed, log_pages, marks, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.reporting import launch_document
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 EVENTS_MAX = 1000
 
 _LIST_EVERY_S = 5.0
-_LISTED = "listed.json"
 _IN_LIST = (
     *("run_id", "name", "phase", "reason", "reason_rest", "reason_begins_with", "restarts", "global_step"),
     *("steps_total", "started_at", "ended_at", "metrics", "nonfinite"),
@@ -96,8 +94,8 @@ class Source:
         now = time.monotonic()
         if now - self._listed_at >= _LIST_EVERY_S:
             self._old_ids, self._listed_at = archive.run_ids(self.paths), now
-            for run_id, listed in self._archived.items():
-                self._archived[run_id] = {**listed, **self.marks(run_id)}
+            for run_id, shown in self._archived.items():
+                self._archived[run_id] = {**shown, **self.marks(run_id)}
         for run_id in reversed(self._old_ids):
             if time.monotonic() - now > read_s:
                 break
@@ -116,18 +114,17 @@ class Source:
 
     def _listed(self, run_id: str) -> dict[str, Any]:
         directory = self.paths.run_dir(run_id)
-        known = durable.read_object(directory, _LISTED)
-        if known is None or known.get("schema") != 1:
+        known = listed.read(directory)
+        if known is None:
             try:
                 whole = self.archived_run(run_id)
             except OrchestratorError as e:  # the others are shown
                 log.warning("the record of %s cannot be read: %s", run_id, e)
                 return {"run_id": run_id, "name": run_id.rsplit("-", 2)[0], "phase": None, "reason": str(e)}
-            known = {"schema": 1, **{key: whole[key] for key in _IN_LIST}}
+            shown = {key: whole[key] for key in _IN_LIST}
             for key, parts in _PARTS_IN_LIST.items():
-                known[key] = {part: whole[key].get(part) for part in parts} if whole[key] else None
-            with contextlib.suppress(OSError):
-                durable.write_json(os.path.join(directory, _LISTED), known, durable=False)
+                shown[key] = {part: whole[key].get(part) for part in parts} if whole[key] else None
+            known = listed.keep(directory, shown)
         return {**known, **self.marks(run_id)}
 
     def marks(self, run_id: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ import numpy as np
 from orchestrator.checkpoints import claims, copying, inventory, safe, seed, share, verify
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.torn import Torn
+from orchestrator.core.state.run import new_run
+from orchestrator.head.links.conversation import OrderRefused
+from orchestrator.head.transfer import outputs
+from orchestrator.head.transfer.outputs import Output
+from orchestrator.protocol.paths import RelativePath
+from tests.unit.checkpoints import saved
+from tests.unit.core.transcript import make_plan
+from tests.unit.head.test_outputs import Host
 
 UID, GID = 4711, 4712
 
@@ -39,6 +48,12 @@ TARGETS = (
     *(".orch/pinned", ".orch/safe", "gen-000001", "gen-000002", "gen-000003", "gen-000003.tmp"),
     *("gen-000002/best", "gen-000002/best/ckpt-100.npz", "gen-000002/ckpt-200.npz", "gen-000003.tmp/best"),
     *("gen-000003.tmp/ckpt-200.npz", "gen-000003.tmp/.orch-seed.json", ".orch/safe/gen-000002.tmp"),
+    *("gen-000002/inner", "gen-000002/inner/rescued-by-worker-1-150.about", "gen-000003.tmp/inner"),
+    *(
+        "gen-000002/new.csv",
+        "gen-000002/best/new.csv",
+        f"gen-000002/best/.orch-{sha256(b'new').hexdigest()}.part",
+    ),
 )
 """What he replaces, if it is there at that moment, and makes, if it is not."""
 
@@ -79,6 +94,24 @@ def _scratch(root: str) -> object:
 
 CLAIM: Any = {"id": "1" * 32, "head": "h", "user": "ml", "run": "t-1", "name": "t", "checkpoint_dir": "/c"}
 
+
+def _fetch(root: str) -> object:
+    """Fetch what a task left into a directory that is open to him, as that of a project may be."""
+    host = Host({"new.csv": b"new", "ckpt-200.npz": b"other"})
+    run = new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=4, at=0.0)
+    places = ("gen-000002/new.csv", "gen-000002/ckpt-200.npz", "gen-000002/best/new.csv")
+    wanted = [Output("a", host.file(os.path.basename(place)), RelativePath(place)) for place in places]
+    return [outputs.bring(host, run, output, root, replace=True) for output in wanted]
+
+
+def _rescue(root: str) -> object:
+    """Take up what a survivor has handed over, beside what it had only begun to write."""
+    verify(f"{root}/gen-000002", lambda _: None)
+    answer = seed.seed(root, 3, group=str(GID), claim=CLAIM, host_dir="/host")
+    with tempfile.TemporaryDirectory(prefix="orch-scratch-") as scratch:
+        return copying.copy(answer["path"], scratch)
+
+
 DEEDS: dict[str, Callable[[str], object]] = {
     "seed": _seed,
     "people": _people,
@@ -87,6 +120,8 @@ DEEDS: dict[str, Callable[[str], object]] = {
     "snapshot": _snapshot,
     "small": _small,
     "scratch": _scratch,
+    "fetch": _fetch,
+    "rescue": _rescue,
 }
 """What we do in the directory meanwhile."""
 
@@ -178,7 +213,15 @@ def _template() -> Path:
     home.chmod(0o700)
     for name in ("ckpt-200.npz", "best/ckpt-100.npz", "ckpt-900.npz"):
         np.savez(home / name, global_step=np.int64(900), w=np.frombuffer(SECRET, dtype=np.uint8))
-    for name in ("lock", "verified.json", "aside.json", "owner.json", ".orch-seed.json", "authorized_keys"):
+    for name in (
+        "lock",
+        "verified.json",
+        "aside.json",
+        "owner.json",
+        ".orch-seed.json",
+        "authorized_keys",
+        "new.csv",
+    ):
         (home / name).write_bytes(b'{"secret": "%s"}' % SECRET)
     root.mkdir()
     os.chown(root, -1, GID)
@@ -187,6 +230,10 @@ def _template() -> Path:
     _save(root / "gen-000001", 100)
     seed.seed(str(root), 2, group=str(GID), claim=CLAIM, host_dir="/host")
     _save(root / "gen-000002", 200)
+    saved.handed_over(root / "gen-000002" / "inner", 150)
+    (root / "gen-000002" / "inner" / "rescued-by-worker-1-160.tmp").mkdir()
+    for path in [root / "gen-000002" / "inner", *(root / "gen-000002" / "inner").iterdir()]:
+        path.chmod(0o770 if path.is_dir() else 0o660)
     return top
 
 
@@ -251,7 +298,7 @@ def attack(user: SecondUser, deed: str, target: str, kind: str, at: int | None) 
             act()
         barrier.left, barrier.act = at or 0, None if at is None else act
         try:
-            with contextlib.suppress(SeedError, Torn, OSError):
+            with contextlib.suppress(SeedError, Torn, OSError, OrderRefused):
                 DEEDS[deed](str(root))
         finally:
             barrier.act = None

@@ -34,6 +34,7 @@ PURPOSES = {
     "Inspect": {
         "status": "Show runs, their progress, and what they wait for.",
         "runs": "Show all runs: outcome, last figures, and what differed.",
+        "tag": "Give a run tags and a note, by which it is found again.",
         "top": "Show a run live, in this terminal.",
         "why": "Show why a run failed or restarted, and what to do.",
         "logs": "Show the output of the tasks, merged by time.",

@@ -17,7 +17,6 @@ from orchestrator.client.choice import only_active as only_active
 from orchestrator.client.choice import runs_of as runs_of
 from orchestrator.client.choice import status_of as status_of
 from orchestrator.client.choice import to_read as to_read
-from orchestrator.client.choice import with_host as with_host
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 if TYPE_CHECKING:

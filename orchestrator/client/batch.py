@@ -257,7 +257,7 @@ def placed(
     tasks = tuple(
         replace(task, host=by_name[task.host].name, gpus=moved(task.gpus, task.host)) for task in plan.tasks
     )
-    return replace(plan, hosts=tuple(by_name[host.name] for host in plan.hosts), tasks=tasks)
+    return replace(plan, hosts=tuple(by_name[host.name] for host in plan.hosts), tasks=tasks).fixed
 
 
 def _unlink(path: str) -> None:

@@ -74,27 +74,6 @@ def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, An
     return active[0]
 
 
-def with_host(runs: Iterable[Mapping[str, Any]], host: str, command: str) -> dict[str, Any]:
-    """Return the only active run that has this host. Raises UsageError if there is none, or more than one."""
-    runs = list(runs)
-    active = [dict(run) for run in runs if is_active(run)]
-    having = [run for run in active if host in hosts_of(run)]
-    if not having and command == "undrain":  # `undrain` may revoke that a host of an ended run is gone
-        gone = [dict(run) for run in runs if host in ((run.get("proof") or {}).get("gone") or {})]
-        if gone:
-            return gone[-1]
-    if active and not having:
-        known = ", ".join(sorted({name for run in active for name in hosts_of(run)}))
-        raise UsageError(f"no active run has a host {host!r}", hint=f"hosts of the active runs: {known}")
-    if len(having) > 1:
-        names = [str(run.get("name")) for run in having]
-        raise UsageError(
-            f"{len(having)} active runs have the host {host}: {', '.join(names)}",
-            hint=f"name one: `orch {command} {names[0]} {host}`",
-        )
-    return only_active(having, command)
-
-
 def hosts_of(run: Mapping[str, Any]) -> list[str]:
     """Return the names of the run's hosts, spares included."""
     return [str(host.get("host")) for host in run.get("hosts") or []]

@@ -68,7 +68,7 @@ def with_now(paths: Paths, run: Run, plan: Plan, taken: Snapshot | None = None) 
         now = code_in(plan.workdir, tree)
     else:
         now = code_in(taken.directory, taken.files)
-    return Comparison(tuple(differences(run.plan, plan)), _code(_of(paths, run), now), None)
+    return Comparison(tuple(differences(run.submitted, plan)), _code(_of(paths, run), now), None)
 
 
 def with_run(paths: Paths, old: Run, new: Run) -> Comparison:
@@ -76,7 +76,7 @@ def with_run(paths: Paths, old: Run, new: Run) -> Comparison:
     from orchestrator.core.differences import differences
 
     code = _code(_of(paths, old), _of(paths, new))
-    return Comparison(tuple(differences(old.plan, new.plan)), code, _packages(old, new))
+    return Comparison(tuple(differences(old.submitted, new.submitted)), code, _packages(old, new))
 
 
 def before_it(runs: list[Run], run: Run) -> Run | None:

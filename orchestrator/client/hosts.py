@@ -9,6 +9,7 @@ from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
+from orchestrator.core.plan import SLOT
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
@@ -30,7 +31,7 @@ def document(environment: Environment, file: str | None) -> dict[str, Any]:
     plans = _file_hosts(file) if file is not None else _active_hosts(environment)
     answers = ask(environment, plans)
     by_host = _by_coordinator(environment)
-    hosts = [{**_host(answer), **by_host.get(answer.host.name, _UNTOLD)} for answer in answers]
+    hosts = [{**_UNTOLD, **_host(answer), **by_host.get(answer.host.name, {})} for answer in answers]
     return {"schema": SCHEMA, "hosts": hosts}
 
 
@@ -71,11 +72,17 @@ _UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}
 def _by_coordinator(environment: Environment) -> dict[str, dict[str, Any]]:
     """Return the state of each host in the active runs; empty if no coordinator answers."""
     try:
-        runs = [r for r in runs_of(environment.client()) if is_active(r) and r.get("phase") != "QUEUED"]
+        client = environment.client()
+        runs = [r for r in runs_of(client) if is_active(r) and r.get("phase") != "QUEUED"]
+        drained = client.get("/v1/coordinator").get("drained") or {}
     except CoordinatorUnreachable:
         return {}
     hosts = [host for run in runs for host in run.get("hosts") or []]
-    return {str(host["host"]): {key: host.get(key) for key in _UNTOLD} for host in hosts}
+    known = {str(host["host"]): {key: host.get(key) for key in _UNTOLD} for host in hosts}
+    return known | {
+        name: {"state": "drained", "reason": str(why).removeprefix("is drained ")}
+        for name, why in drained.items()
+    }
 
 
 def _host(answer: Answer[Any]) -> dict[str, Any]:
@@ -85,16 +92,42 @@ def _host(answer: Answer[Any]) -> dict[str, Any]:
         "address": host.address or host.name,
         "transport": host.transport,
         "spare": host.spare,
+        "labels": dict(host.labels),
         "reachable": unheard is None,
         "problem": str(unheard) if unheard is not None else None,
         "hint": unheard.hint if unheard is not None else None,
         "hostname": answer.hello["hostname"] if answer.hello is not None else None,
     }
     if unheard is not None:
-        return {**known, **dict.fromkeys(_MACHINE), "gpus": [], "runs": []}
+        return {**known, **dict.fromkeys(_MACHINE), "gpus": [], "slots": [], "runs": []}
     machine, runs = (reply.ok or {} for reply in answer.replies)
     here = [_run(run) for run in runs.get("runs") or [] if run["alive"]]
-    return {**known, **{key: machine.get(key) for key in _MACHINE}, "runs": here}
+    holders = {
+        _lease(lease): {key: lease.get(key) for key in ("run", "user", "head", "since")}
+        for lease in machine.get("leases") or []
+    }
+    gpus = [
+        {**gpu, "held_by": (by := holders.get(gpu["index"])), "free": not gpu["processes"] and by is None}
+        for gpu in machine.get("gpus") or []
+    ]
+    slots = [
+        {"slot": number, "held_by": (by := holders.get(f"{SLOT}{number}")), "free": by is None}
+        for number in range(host.tasks_max or 0)
+    ]
+    shown = {key: machine.get(key) for key in _MACHINE}
+    return {**known, **shown, "gpus": gpus, "slots": slots, "runs": here}
+
+
+def is_free(host: Mapping[str, Any]) -> bool:
+    """Return whether a host may take a task now: a GPU and a slot are free, as far as they are counted."""
+    if not host["reachable"] or host.get("state") not in (None, "ready", "spare"):
+        return False
+    return all(not each or any(one["free"] for one in each) for each in (host["gpus"], host["slots"]))
+
+
+def _lease(lease: Mapping[str, Any]) -> int | str:
+    number = lease["gpu"]
+    return str(lease.get("instance")) if number is None else int(number)
 
 
 _MACHINE = (

@@ -103,7 +103,7 @@ def _row(one: Kept, last: Run | None, live: Mapping[str, Any], *, other_code: bo
         restarts=live.get("restarts", run.budget.restarts),
         metrics=dict(live.get("metrics") or run.task(run.chief).progress.metrics),
         cause=run.first_cause.sentence if run.first_cause is not None else None,
-        differs=tuple(differences(last.plan, run.plan)) if last is not None else (),
+        differs=tuple(differences(last.submitted, run.submitted)) if last is not None else (),
         other_code=other_code,
     )
 

@@ -105,7 +105,7 @@ def submit(
 
         refuse(set_up(file, environment) or [], file)
     if check and (restart or not running):
-        plan = examined(plan, environment, client, running=running)
+        plan = _examined(plan, environment, client, running=running)
     ended = _end_older(environment, client, plan, code) if restart else None
     try:
         from pydantic import TypeAdapter
@@ -212,6 +212,42 @@ def _say_since_checkpoint(environment: Environment, run_id: str, plan: Plan, cod
         return
     if older is not None and changes:
         environment.say(f"Since {older.run_id}, which saved its checkpoint, this has changed: {changes}")
+
+
+def placed_now(plan: Plan, client: Client, *, look: bool = True) -> tuple[Plan, Mapping[str, Any]]:
+    """Return the plan where it would go now, and the coordinator's document.
+
+    With `look`, the hosts are asked what others hold there. Raises UsageError if the coordinator is an older one.
+    """
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan, TaskId, TaskPlan
+
+    body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
+    document = client.post("/v1/place", {**body, "look": look}, timeout_s=EXAMINE_S)
+    tasks = tuple(
+        TaskPlan(
+            TaskId.parse(task["task"]), task["host"], tuple(task["gpus"]), task["slot"], task["host_slot"]
+        )
+        for task in document["tasks"]
+    )
+    return replace(plan, tasks=tasks), document
+
+
+def _examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:
+    """Check the hosts on which the run would be placed now, and return the whole plan with their addresses."""
+    if not plan.has_choice:
+        return examined(plan, environment, client, running=running)
+    try:
+        there, document = placed_now(plan, client)
+    except UsageError:
+        return plan  # an older coordinator
+    if not document["fits"]:
+        return plan  # it waits, or is refused with the reason
+    used = {*there.hosts_used, *document["spares"]}
+    few = replace(there, hosts=tuple(host for host in there.hosts if host.name in used))
+    checked = {host.name: host for host in examined(few, environment, client, running=running).hosts}
+    return replace(plan, hosts=tuple(checked.get(host.name, host) for host in plan.hosts))
 
 
 def examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:

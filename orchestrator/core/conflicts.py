@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from orchestrator.core.differences import differences, sentence
 from orchestrator.core.errors import Refused
-from orchestrator.core.plan import Gpu, Plan
+from orchestrator.core.plan import LEASING, Gpu, Plan, lease_in_words
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
@@ -48,7 +48,7 @@ def refuse_start(
         if run.phase.is_terminal:
             continue
         if run.plan.name == plan.name:
-            changed = sentence(differences(run.plan, plan))
+            changed = sentence(differences(run.submitted, plan))
             raise Refused(
                 f"a run named {plan.name} with another plan is active: {run.run_id}; {changed}",
                 hint="`orch up FILE --restart` ends it at its next checkpoint, and goes on with this plan; or give "
@@ -62,6 +62,8 @@ def refuse_start(
                 f"{run.run_id} is active and saves into {directory} too",
                 hint="give each run its own checkpoint directory, or wait for it with `orch up --queue`",
             )
+        if plan.has_choice:
+            continue  # `pool` finds it another place
         held = _gpus_of(run.plan, run.placed, numbers)
         for place, (gpu, host, user) in _gpus_of(plan, plan, numbers).items():
             if place not in held:
@@ -190,7 +192,7 @@ def needs(
     With `hosts`, return only its GPUs on those hosts.
     """
     needed: dict[object, str] = {
-        place: f"GPU {gpu} of {host}"
+        place: f"{lease_in_words(gpu)} of {host}"
         for place, (gpu, host, _) in _gpus_of(plan, placed, numbers).items()
         if hosts is None or host in hosts
     }
@@ -199,13 +201,18 @@ def needs(
     return needed
 
 
+def users(plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]) -> dict[object, str]:
+    """Return who of the run has each of its GPUs and slots."""
+    return {key: user for key, (_, _, user) in _gpus_of(plan, placed, numbers).items()}
+
+
 def leased_gpus(run: Run, name: str) -> list[Gpu]:
-    """Return the GPUs that a run has for itself on a host: it takes their leases there.
+    """Return the GPUs, and the slots, that a run has for itself on a host: it takes their leases there.
 
     There are none on a host that an engine lends, which lends the GPUs too, and none for an ended run, whose remaining
     processes hold the leases themselves.
     """
-    if run.phase.is_terminal or run.plan.host(name).transport not in ("ssh", "local"):
+    if run.phase.is_terminal or run.plan.host(name).transport not in LEASING:
         return []
     gpus = _gpus_of(run.plan, run.placed, {})
     return sorted((gpu for gpu, host, _ in gpus.values() if host == name), key=str)
@@ -227,13 +234,13 @@ def gpu_numbers(runs: Iterable[Run]) -> dict[tuple[str, Gpu], int]:
 def _gpus_of(
     plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]
 ) -> dict[tuple[str, Gpu], tuple[Gpu, str, str]]:
-    """Return a run's GPUs by address and number, or UUID where the number is unknown.
+    """Return a run's GPUs and slots by address and number, or UUID where the number is unknown.
 
     Each has its name in the spec, its host, and the task that holds it or will, or that it is a spare's.
     """
-    held = [(host.name, _SPARE, host.gpus) for host in plan.hosts if host.spare]
+    held = [(host.name, _SPARE, host.leases) for host in plan.hosts if host.spare]
     # Tasks that were left out of this generation may come back in the next one
-    held += [(task.host, str(task.id), task.gpus) for task in (*plan.tasks, *placed.tasks)]
+    held += [(task.host, str(task.id), task.leases) for task in (*plan.tasks, *placed.tasks)]
     return {
         (address, numbers.get((address, gpu), gpu)): (gpu, host, user)
         for host, user, gpus in held

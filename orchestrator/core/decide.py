@@ -26,7 +26,7 @@ from orchestrator.core.hosts import moderation
 from orchestrator.core.phases.stopping import is_disowned, unproven
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.checkpoint import Seed
-from orchestrator.core.state.phase_states import Pending, Phase, Running
+from orchestrator.core.state.phase_states import Pending, Phase, Queued, Running
 from orchestrator.core.state.run import Run
 from orchestrator.core.turn import Turn
 
@@ -66,6 +66,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             )
         case ev.Admitted():
             return run.phase is not Phase.QUEUED
+        case ev.NoPlaceFound():
+            return not isinstance(run.phase_state, Queued) or run.phase_state.is_patient
         case ev.PreemptionRequested():
             return run.phase is Phase.QUEUED or run.phase.is_terminal
         case ev.HostUp() | ev.HostDown() | ev.HostRefused() | ev.HostPrepared() | ev.HostReported():

@@ -46,6 +46,8 @@ def differences(old: Plan, new: Plan) -> list[Change]:
                 changes += _named(field.name, {h.name: h for h in before}, {h.name: h for h in after})
             case "tasks":
                 changes += _tasks(old, new)
+            case "needs":
+                changes += _needs(old, new)
             case _:
                 changes += _values(field.name, before, after)
     return changes
@@ -90,6 +92,15 @@ def _tasks(old: Plan, new: Plan) -> Iterator[Change]:
         if was is not None:
             yield from _values(f"tasks.{task.id}.host", was.host, task.host)
             yield from _values(f"tasks.{task.id}.gpus", was.gpus, task.gpus)
+
+
+def _needs(old: Plan, new: Plan) -> Iterator[Change]:
+    """Yield what is asked of the hosts otherwise; how many tasks and GPUs there are is said by the tasks."""
+    before = {ask.type: ask for ask in old.needs}
+    for ask in new.needs if old.needs else ():
+        for key in ("on", "labels", "gpu_bytes", "together"):
+            if (was := before.get(ask.type)) is not None:
+                yield from _values(f"tasks.{ask.type}.{key}", getattr(was, key), getattr(ask, key))
 
 
 def _arguments(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:

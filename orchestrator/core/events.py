@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.ends import Exit
 from orchestrator.core.faults import Fault
 from orchestrator.core.plan import TaskId
+from orchestrator.core.pool import Placed
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.instants import Instant
@@ -27,6 +28,9 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Submitted(Event):
     """A person asked for the run."""
+
+    against: tuple[tuple[str, str], ...] = ()
+    """By host where it was not placed: why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,15 @@ class Admitted(Event):
 
     rank: int = 0
     """The priority that it has by now."""
+    place: Placed | None = None
+    """Where it goes; None: where it was to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlaceFound(Event):
+    """A run that does not wait has lost its place, and no other is free."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

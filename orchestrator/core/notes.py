@@ -40,6 +40,7 @@ class NoteKind(Enum):
 
     # the run
     SUBMITTED = Row("submitted", "The run was accepted.")
+    PLACED = Row("placed", "The hosts and GPUs of the run were chosen; the message says why not others.")
     PREPARED = Row("prepared", "The hosts have been checked, and have the code.")
     GENERATION = Row("generation", "A generation starts: its tasks are placed, and ordered to start.")
     RUNNING = Row("running", "All tasks have joined, and are released into the script.")
@@ -309,6 +310,12 @@ class NoteKind(Enum):
     TRANSPARENT_METRICS = _said(
         "transparent-metrics",
         "What a metric covers: the whole batch, or after a restart a part of the epoch.",
+    )
+    TRANSPARENT_GATHER = _said(
+        "transparent-gather", "What is computed on the whole batch by each replica, and what that sends."
+    )
+    TRANSPARENT_PROOF = _said(
+        "transparent-proof", "Whether the first step of a `fit` is proved to be that of one process."
     )
     NO_RESCUE = _said(
         "no-rescue", "Why a survivor of a dead worker could hand over nothing; `status` shows it."

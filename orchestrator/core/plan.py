@@ -57,6 +57,19 @@ class TaskId:
         return TaskId(type_, int(index))
 
 
+LEASING = ("ssh", "local")
+"""Transports to hosts that several runs may use. What an engine lends is the run's own."""
+
+SLOT = "slot-"
+"""Before the number of a host's slot, where it is leased as GPUs are."""
+
+
+def lease_in_words(lease: Gpu) -> str:
+    """Return what is leased, for people: `GPU 3`, `slot 0`."""
+    number = str(lease).removeprefix(SLOT)
+    return f"slot {number}" if number != str(lease) else f"GPU {number}"
+
+
 @dataclass(frozen=True, slots=True)
 class HostPlan:
     """A machine: how to reach it, and which of its resources the run may use."""
@@ -80,6 +93,9 @@ class HostPlan:
     gpus: tuple[Gpu, ...] = ()
     slots: int = 1
     """How many tasks of this run it may hold."""
+    tasks_max: int | None = field(default=None, compare=False)
+    """How many tasks of all runs it may hold, where the spec says so: each has the lease of a slot."""
+    labels: tuple[tuple[str, str], ...] = ()
     spare: bool = False
     allocation: str = ""
     """Of an engine's host: what was lent. The same machine in another allocation is reached anew."""
@@ -92,7 +108,14 @@ class HostPlan:
     @property
     def connection(self) -> HostPlan:
         """Return what it takes to connect: runs share a link where all of it is the same."""
-        return replace(self, data_address="", seen_address="", gpus=(), slots=1, spare=False)
+        return replace(
+            self, data_address="", seen_address="", gpus=(), slots=1, tasks_max=None, labels=(), spare=False
+        )
+
+    @property
+    def leases(self) -> tuple[Gpu, ...]:
+        """Return all that it has for tasks to have for themselves alone: its GPUs, and its slots where these count."""
+        return (*self.gpus, *(f"{SLOT}{number}" for number in range(self.tasks_max or 0)))
 
     def way_to_install(self, packages: str) -> str:
         """Return how what its Python lacks comes to it."""
@@ -112,6 +135,40 @@ class HostPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for some tasks of one type. `gpus` is the count for each task; None leaves it to `placement`."""
+
+    type: str
+    replicas: int
+    gpus: int | None = None
+    split: bool = False
+    """As many tasks, with as many GPUs each, as use all GPUs; `gpu_split` finds both numbers before it is placed."""
+    on: tuple[str, ...] = ()
+    """The hosts that may hold them; all may if empty."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels that their hosts must have."""
+    gpu_bytes: int | None = None
+    """How much memory each of their GPUs must have."""
+    together: bool | None = None
+    """True: on as few hosts as possible. False: one a host. None: spread, as the slots allow."""
+
+    @property
+    def shares(self) -> bool:
+        """Return whether its tasks take an equal share of the GPUs that are left on their host."""
+        return self.gpus is None and self.type in ("chief", "worker")
+
+    @property
+    def needs(self) -> int:
+        """Return how many GPUs each of its tasks needs at least."""
+        return self.gpus or 0
+
+    @property
+    def is_particular(self) -> bool:
+        """Return whether not every host with as many GPUs will do."""
+        return bool(self.on or self.labels or self.gpu_bytes is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskPlan:
     """One TensorFlow process and its place."""
 
@@ -120,6 +177,13 @@ class TaskPlan:
     gpus: tuple[Gpu, ...] = ()
     slot: int = 0
     """Its number among the run's tasks on this host, from 0."""
+    host_slot: int | None = None
+    """The number of the host's slot that it has for itself among all runs; None where slots do not count over runs."""
+
+    @property
+    def leases(self) -> tuple[Gpu, ...]:
+        """Return what it needs of its host for itself alone: its GPUs, and its slot."""
+        return self.gpus if self.host_slot is None else (*self.gpus, f"{SLOT}{self.host_slot}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +285,8 @@ class Options:
     """With fewer replicas than planned: `hold_batch`, `scale_lr`, or `ignore`."""
     replicas_planned: int | None = None
     """How many there are while none is left out; None if none may be."""
+    proves: bool = True
+    """A transparent script's first step of each fit is compared with that of one process."""
     prove: Prove | None = None
     """The script's first steps are recorded, and it ends then."""
 
@@ -258,6 +324,7 @@ class Plan:
     strategy: str
     hosts: tuple[HostPlan, ...]
     tasks: tuple[TaskPlan, ...]
+    """With their places. Where `needs` says what they need, a coordinator chooses others among what is free."""
     script: str
     """Relative to workdir; of a module, its file."""
     args: tuple[str, ...] = ()
@@ -302,6 +369,8 @@ class Plan:
     """Why the script comes back from no checkpoint, by its sources, and the way out; empty if it may."""
     rescues: bool = field(default=False, compare=False)
     """Whether the script has what hands over its state when a peer dies, by its sources."""
+    needs: tuple[Ask, ...] = ()
+    """What the tasks need of their hosts; empty of a plan whose places are fixed, as on hosts that an engine lends."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.hosts, Roster):
@@ -318,6 +387,27 @@ class Plan:
     def task(self, id: TaskId) -> TaskPlan:
         """Return the task of that id; KeyError if there is none."""
         return cast("Roster[TaskId, TaskPlan]", self.tasks).named(id)
+
+    @property
+    def fixed(self) -> Plan:
+        """Return the plan with the places that it has, whatever else is free: what an engine lends is the run's own."""
+        hosts = tuple(replace(host, tasks_max=None) for host in self.hosts)
+        tasks = tuple(replace(task, host_slot=None) for task in self.tasks)
+        return replace(self, hosts=hosts, tasks=tasks, needs=())
+
+    @property
+    def has_choice(self) -> bool:
+        """Return whether the tasks could be elsewhere on the hosts that the file lists."""
+        if not self.needs:
+            return False
+        used: dict[str, int] = {}
+        for task in self.tasks:
+            used[task.host] = used.get(task.host, 0) + len(task.gpus)
+        return any(
+            host.name not in used or used[host.name] < len(host.gpus) or host.tasks_max is not None
+            for host in self.hosts
+            if not host.spare
+        )
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -1,29 +1,45 @@
 """Chooses which of the runs that wait begin now: a pure function of all runs of one head node.
 
 Within a priority, the first run to come is the first to begin. A run needs its GPUs and its checkpoint directory for
-itself. It begins when no run holds any of them, and no earlier run waits for any of them. A later run goes first only
-where it delays nobody: by its own `time_limit` it ends before the earlier one is expected to begin (backfill). Where
-that is not known, since the run that holds the GPUs has no limit, no run goes first. A day of waiting counts as one
-step of priority, so no stream of urgent runs keeps another one out for ever. An ended run holds its GPUs on a host that
-gave no proof until that host is swept.
+itself. Which GPUs these are is chosen from what is free (`pool`); for a run that finds none, those of a place are held
+back that is free the earliest, so that small runs do not keep a large gang waiting for ever. A run begins when no run
+holds what it needs, and no earlier run waits for any of that. A later run goes first only where it delays nobody: by
+its own `time_limit` it ends before the earlier one is expected to begin (backfill). Where that is not known, since the
+run that holds the GPUs has no limit, no run goes first. A day of waiting counts as one step of priority, so no stream
+of urgent runs keeps another one out for ever. An ended run holds its GPUs on a host that gave no proof until that host
+is swept.
 
 The thread that decides about all runs makes this decision and carries it out, so two decisions never read the same
-state. What other users and head nodes hold is learned from the hosts once a run's turn has come. Then the run waits
-again, has no turn for a while, and meanwhile later runs go first.
+state. What other users and head nodes hold is learned from the hosts. A run that only they keep waiting has no turn,
+and meanwhile later runs go first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 from orchestrator.core import conflicts
+from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
-from orchestrator.core.plan import Gpu
+from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
+from orchestrator.core.pool import (
+    NOTHING,
+    Held,
+    Known,
+    Machine,
+    Placed,
+    find,
+    in_vain,
+    placed,
+    sentence,
+    unfit,
+)
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
-from orchestrator.core.state.run import Run
+from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.transitions import LEADS_TO
 from orchestrator.core.words import duration, listed
 
@@ -41,6 +57,14 @@ class Ask:
     lasts_s: float = inf
     others: str = ""
     """What is missing of that, as its hosts have said: somebody else holds it, or a host is not ready. Else empty."""
+    users: Mapping[object, str] = field(default_factory=dict)
+    """Who of the run has each GPU and slot, for people."""
+    tasks: tuple[str, ...] = ()
+    """The addresses of its tasks."""
+    plan: Plan | None = None
+    """Of a run that waits and whose place is to be chosen: the plan as it was submitted."""
+    place: Placed | None = None
+    """The place that was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +92,118 @@ class QueueTurn:
         return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
 
 
-def turns(runs: Iterable[Run], now: Instant) -> list[QueueTurn]:
+def turns(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[QueueTurn]:
     """Return the turns of all runs that wait, in their order."""
+    runs = tuple(runs)
     waiting: list[tuple[Run, Queued]] = []
     held: list[tuple[Ask, Instant]] = []
-    runs = list(runs)
-    numbers = conflicts.gpu_numbers(runs)
+    known = replace(known, numbers=conflicts.gpu_numbers(runs))
     for run in runs:
         if isinstance(run.phase_state, Queued):
             waiting.append((run, run.phase_state))
         elif not run.phase.is_terminal:
-            held.append((_ask(run, numbers), _ends_at(run)))
+            held.append((_ask(run, known), _ends_at(run)))
         elif hosts := unproven(run):  # something of it may live there, until that host is swept
-            held.append((Ask(run.run_id, conflicts.needs(run.plan, run.placed, numbers, hosts)), inf))
+            needs = conflicts.needs(run.plan, run.placed, known.numbers, hosts)
+            users = dict.fromkeys(needs, "what may be left")
+            held.append((Ask(run.run_id, needs, users=users), inf))
     waiting.sort(key=lambda entry: (-_priority(entry[1], now), entry[1].since_at, entry[0].run_id))
-    return reckon([_ask(run, numbers) for run, _ in waiting], held, now)
+    asks = [_ask(run, known) for run, _ in waiting]
+    chooser = _Chooser(known, unfit(runs), now) if any(ask.plan is not None for ask in asks) else None
+    return reckon(asks, held, now, chooser)
 
 
-def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Instant) -> list[QueueTurn]:
+RESERVED_MAX = 20
+"""For how many runs that wait a place is held back. Others begin where they delay none of these."""
+
+
+class _Chooser:
+    """Chooses the places of runs that wait, among what the runs before them leave."""
+
+    def __init__(self, known: Known, out: Mapping[Machine, str], now: Instant) -> None:
+        self._known, self._out, self._now = known, out, now
+        self._reserved = 0
+        self._in_vain: set[tuple[object, ...]] = set()
+        """Needs that found no place: what is free becomes only less."""
+
+    def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[QueueTurn]) -> Ask:
+        """Return the request with a place: one that is free now, else the one that is free the earliest."""
+        plan = ask.plan
+        if plan is None:
+            return ask
+        need = (id(plan.hosts), plan.needs, plan.strategy)
+        holding = [each for each, _ in taken]
+        before = [turn.ask for turn in ahead if not turn.ask.others]
+        if need not in self._in_vain:
+            for busy in ([*holding, *before], holding) if before else (holding,):
+                if isinstance(place := self._find(plan, busy), Placed):
+                    return self._with(ask, plan, place)
+            self._in_vain.add(need)
+        if self._reserved >= RESERVED_MAX:
+            return replace(ask, others="others that wait are before it")
+        self._reserved += 1
+        # The more of them have ended, the more is free: so the fewest ends are found by halving.
+        ends = [each for each, _ in sorted(taken, key=lambda one: one[1] if one[1] > self._now else inf)]
+        place = self._find(plan, [])
+        if not isinstance(place, Placed):
+            held = self._held([])
+            return replace(ask, others=sentence(in_vain(plan, held, self._known, self._now).items()))
+        fewest, most = 1, len(ends)
+        while fewest < most:
+            middle = (fewest + most) // 2
+            earlier = self._find(plan, ends[middle:])
+            if isinstance(earlier, Placed):
+                place, most = earlier, middle
+            else:
+                fewest = middle + 1
+        return self._with(ask, plan, place)
+
+    def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:
+        """Return who has what a run needs now; empty where its places are fixed."""
+        if ask.plan is None:
+            return ""
+        held = self._held([each for each, _ in taken])
+        return sentence(in_vain(ask.plan, held, self._known, self._now).items())
+
+    def _held(self, busy: Iterable[Ask]) -> Held:
+        held = Held()
+        held.out = {**self._out}
+        for ask in busy:
+            held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+        return held
+
+    def _find(self, plan: Plan, busy: Iterable[Ask]) -> Placed | tuple[NoPlacement, ...]:
+        return find(plan, self._held(busy), self._known, self._now)
+
+    def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
+        there = placed(plan, place)
+        return replace(
+            ask,
+            needs=conflicts.needs(there, there, self._known.numbers),
+            place=place,
+            **_whose(there, there, self._known),
+        )
+
+
+def _whose(plan: Plan, placed: Plan, known: Known) -> dict[str, Any]:
+    return {
+        "users": conflicts.users(plan, placed, known.numbers),
+        "tasks": tuple(plan.host(task.host).address for task in placed.tasks),
+    }
+
+
+def reckon(
+    waiting: Sequence[Ask],
+    held: Sequence[tuple[Ask, Instant]],
+    now: Instant,
+    chooser: _Chooser | None = None,
+) -> list[QueueTurn]:
     """Return the turns of the runs that wait, in their order. `held`: what is held, and until when at the latest."""
     taken = list(held)
     ahead: list[QueueTurn] = []
     turns: list[QueueTurn] = []
-    for ask in waiting:
+    for asked in waiting:
+        ask = chooser.choose(asked, taken, ahead) if chooser is not None else asked
         holding = [(blocker, until) for blocker, until in taken if _shared(blocker, ask)]
         before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
         is_free = not holding and not ask.others
@@ -106,6 +219,22 @@ def reckon(waiting: Sequence[Ask], held: Sequence[tuple[Ask, Instant]], now: Ins
         ahead.append(QueueTurn(ask, max(frees), waits_for))
         turns.append(ahead[-1])
     return turns
+
+
+def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTHING) -> tuple[QueueTurn, str]:
+    """Return the turn of a run of this plan that would come last now, and who has what it needs, if anybody has."""
+    others = tuple(others)
+    last = new_run("", replace(plan, queue=QueuePlan(PRIORITIES[0])), epoch=0, at=now)
+    turn = next(turn for turn in turns([*others, last], now, known) if not turn.ask.run_id)
+    if turn.has_come:
+        return turn, ""
+    chooser = _Chooser(known, unfit(others), now)
+    taken = [
+        (_ask(each, known), inf)
+        for each in others
+        if not each.phase.is_terminal and each.phase is not Phase.QUEUED
+    ]
+    return turn, chooser.why_not(turn.ask, taken)
 
 
 WAY_AGAIN_S = 3600.0
@@ -161,14 +290,18 @@ def _priority(queued: Queued, now: Instant) -> int:
     return queued.priority + int(max(0.0, now - queued.since_at) // STEP_OF_PRIORITY_S)
 
 
-def _ask(run: Run, numbers: Mapping[tuple[str, Gpu], int]) -> Ask:
+def _ask(run: Run, known: Known) -> Ask:
     limit_s = run.plan.time_limit_s
+    lasts_s = limit_s if limit_s is not None else inf
     waiting = run.phase_state
     others = ""
     if isinstance(waiting, Queued) and waiting.retry_at is not None:
         others = waiting.others or waiting.why
-    needs = conflicts.needs(run.plan, run.placed, numbers)
-    return Ask(run.run_id, needs, limit_s if limit_s is not None else inf, others)
+    if isinstance(waiting, Queued) and known.has_choice(run.submitted) and not run.generation:
+        # Where others hold what it was to have, another place is chosen at once
+        return Ask(run.run_id, {}, lasts_s, "" if waiting.others else others, plan=run.submitted)
+    needs = conflicts.needs(run.plan, run.placed, known.numbers)
+    return Ask(run.run_id, needs, lasts_s, others, **_whose(run.plan, run.placed, known))
 
 
 def _ends_at(run: Run) -> Instant:

@@ -38,7 +38,7 @@ class Field(NamedTuple):
 def _news_of_progress(report: TaskReport) -> object:
     progress = report.progress
     is_first = progress.global_step is None or progress.global_step == progress.began_step
-    return is_first, tuple(progress.nonfinite), progress.holds, progress.words
+    return is_first, tuple(progress.nonfinite), progress.holds, progress.loaded, progress.words
 
 
 def _phase(subject: TaskReport | Task) -> object:
@@ -57,7 +57,7 @@ OF_TASK = (
         "progress",
         _news_of_progress,
         belief=lambda task: task.first_step is None,
-        wakes=lambda task: bool(task.progress.nonfinite),
+        wakes=lambda task: (bool(task.progress.nonfinite), task.progress.loaded),
         kept=True,
     ),
     Field(

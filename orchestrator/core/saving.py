@@ -35,6 +35,16 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """Which weights a script has loaded last."""
+
+    number: int
+    """How many loads there were in this process."""
+    file: str
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rescued:
     """The state that a task has handed over before it was stopped, or why it handed over none."""
 

@@ -36,12 +36,12 @@ from orchestrator.core.state.phase_states import EndPhase, Intent, Phase
 
 _QUEUED: Mapping[Phase, str] = {
     Phase.PENDING: "its turn has come: nobody holds what it needs, and nobody before it waits for that",
-    Phase.FAILED: "it has waited for longer than `max_wait`",
+    Phase.FAILED: "it has waited for longer than `max_wait`; or a host turned it away, and no other place is free",
     Phase.KILLED: "the user killed the run",
 }
 _PENDING: Mapping[Phase, str] = {
     Phase.QUEUED: "it came from the queue, and somebody else holds its GPUs, or is to have them, or it has trained and "
-    "a host is not ready in time: it lets its hosts go",
+    "a host is not ready in time: it lets its hosts go; or a host turned it away, and another place is chosen",
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
     Phase.FAILED: "a host refused or was not ready in time, and no process was ever started; or the hosts do not fit "
     "together",

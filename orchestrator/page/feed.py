@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,7 +65,8 @@ class Feed:
         self._known: Document | None = None
         self._version = 0
         self._seq = 0
-        self._old: Document = {}
+        self._opened: Counter[str] = Counter()
+        """The runs that somebody looks at."""
 
     @property
     def is_full(self) -> bool:
@@ -74,6 +76,7 @@ class Feed:
     async def view(self, run_id: str | None, after: int | None) -> AsyncIterator[dict[str, str]]:
         """Yield the messages for one viewer: `snapshot`, then `delta` and `event`."""
         self._viewers += 1
+        self._opened[run_id or ""] += 1
         if self._poll is None:
             self._known = None
             self._poll = asyncio.create_task(self._go_on())
@@ -82,6 +85,7 @@ class Feed:
                 yield message
         finally:
             self._viewers -= 1
+            self._opened[run_id or ""] -= 1
             if not self._viewers and self._poll is not None:
                 self._poll.cancel()
                 self._poll = None
@@ -124,12 +128,15 @@ class Feed:
             await asyncio.sleep(self._poll_s)
 
     def _archived(self, now: float) -> Document:
-        """Return the runs that have left the journal. What was made of them stays: it is compared every second."""
+        """Return the runs that have left the journal, whole those that somebody looks at. They change no more."""
         archived = self._source.archived()
-        for run_id, run in archived.items():
-            if run_id not in self._old:
-                self._old |= steady({"now": now, "runs": [run]}, None)["runs"]
-        return {run_id: self._old[run_id] for run_id in archived}
+        before = (self._known or {}).get("runs") or {}
+        for run_id in archived.keys() & {run_id for run_id, viewers in self._opened.items() if viewers}:
+            if "tasks" in before.get(run_id, ()):
+                archived[run_id] = before[run_id]
+            else:
+                archived |= steady({"now": now, "runs": [self._source.archived_run(run_id)]}, None)["runs"]
+        return archived
 
     def _newest(self) -> int:
         events = self._source.events(None, self._seq)["events"]
@@ -217,7 +224,7 @@ def viewer_document(known: Document, run_id: str | None) -> Document:
 
 def _brief(run: Document) -> Document:
     """Return a run as a list of runs shows it."""
-    return {key: each for key, each in run.items() if key not in _DETAILS}
+    return run if "tasks" not in run else {key: each for key, each in run.items() if key not in _DETAILS}
 
 
 def _hosts(runs: Document) -> Document:

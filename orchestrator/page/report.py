@@ -35,12 +35,17 @@ def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[st
     """
     source = Source(paths)
     known = source.runs()
-    runs = [*source.archived().values(), *known["runs"]]
+    archived = source.archived(read_s=0.0)
+    runs = [*archived.values(), *known["runs"]]
     run_ids = [_chosen(runs, chosen) for chosen in ((name,) if other is None else (name, other))]
     documents = _documents(source, run_ids[0])
     if other is not None:
         documents |= {"other": _documents(source, run_ids[1]), "compare": source.compare(*run_ids)}
-    shown = [run for run in runs if run["run_id"] in run_ids]
+    shown = [
+        source.archived_run(run["run_id"]) if run["run_id"] in archived else run
+        for run in runs
+        if run["run_id"] in run_ids
+    ]
     documents |= {"made": known["now"], "state": steady({**known, "runs": shown}, None)}
     return "-and-".join(run_ids), _page(dumped(documents))
 

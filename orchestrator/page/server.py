@@ -69,7 +69,7 @@ _INDENT = re.compile(r"^ +", re.M)
 """A sixth of the bytes. No text of ours is longer than its line."""
 _EXPORT = re.compile(r"^export (?=(?:const|class|function) )", re.M)
 
-ACTIONS = ("kill", "drain", "undrain", "rollback")
+ACTIONS = ("kill", "drain", "undrain", "rollback", "forget", "mark")
 _BODY_BYTES_MAX = 4096
 _PING_S = 5
 """How often a stream without news says that it lives. `SILENT_S` of app.js is two of them and some room."""

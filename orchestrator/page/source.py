@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
+from orchestrator.both import durable
 from orchestrator.client import comparing, recorded
 from orchestrator.client.known_run import known_run
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
@@ -21,7 +22,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.head.api.client import Client
 from orchestrator.head.journal import archive
 from orchestrator.head.node.paths import Paths
-from orchestrator.head.records import bands, log_pages, run_series
+from orchestrator.head.records import bands, log_pages, marks, run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.reporting import launch_document
@@ -29,6 +30,14 @@ from orchestrator.reporting import launch_document
 log = logging.getLogger(__name__)
 
 EVENTS_MAX = 1000
+
+_LIST_EVERY_S = 5.0
+_LISTED = "listed.json"
+_IN_LIST = (
+    *("run_id", "name", "phase", "reason", "reason_rest", "reason_begins_with", "restarts", "global_step"),
+    *("steps_total", "started_at", "ended_at", "metrics", "nonfinite"),
+)
+_PARTS_IN_LIST = {"time_use": ("value", "lost_gpu_hours"), "first_cause": ("sentence",)}
 
 _CHECKPOINTS_S = 660.0
 """A host reads a checkpoint whole before it goes back to it. `orch ckpt` waits for as long."""
@@ -52,7 +61,10 @@ class Source:
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._logs = RunLogs(paths.state_dir)
         self._archived: dict[str, dict[str, Any]] = {}
-        self._unreadable: set[str] = set()
+        self._marked: dict[str, tuple[int, dict[str, Any]]] = {}
+        """By run: when its marks were written, and what they are."""
+        self._old_ids: list[str] = []
+        self._listed_at = -_LIST_EVERY_S
         self._away_since: float | None = None
         self._last_answer: tuple[dict[str, Any], float] | None = None
         """The coordinator's last status, and when it came."""
@@ -72,21 +84,62 @@ class Source:
                 self._last_answer[1] if self._last_answer else now - document.get("recorded_age_s", 0.0)
             )
             self._away_since = self._away_since or known_at
-        return {**document, "away_since": self._away_since, "now": now}
+        runs = [{**run, **self.marks(run["run_id"])} for run in document["runs"]]
+        return {**document, "runs": runs, "away_since": self._away_since, "now": now}
 
-    def archived(self) -> dict[str, dict[str, Any]]:
-        """Return the runs that have left the journal, by id. They change no more, so each is read once."""
-        run_ids = archive.run_ids(self.paths)
-        for run_id in run_ids:
-            if run_id in self._archived or run_id in self._unreadable:
-                continue
+    def archived(self, *, read_s: float = 0.3) -> dict[str, dict[str, Any]]:
+        """Return the runs that have left the journal as a list shows them, by id.
+
+        Reads records, the newest first, for at most so long; of the others only the id and the name are known. What a
+        record says changes no more, so it is kept beside it, and is there at once the next time.
+        """
+        now = time.monotonic()
+        if now - self._listed_at >= _LIST_EVERY_S:
+            self._old_ids, self._listed_at = archive.run_ids(self.paths), now
+            for run_id, listed in self._archived.items():
+                self._archived[run_id] = {**listed, **self.marks(run_id)}
+        for run_id in reversed(self._old_ids):
+            if time.monotonic() - now > read_s:
+                break
+            if run_id not in self._archived:
+                self._archived[run_id] = self._listed(run_id)
+        return {
+            run_id: self._archived.get(run_id)
+            or {"run_id": run_id, "name": run_id.rsplit("-", 2)[0], "phase": None, **self.marks(run_id)}
+            for run_id in self._old_ids
+        }
+
+    def archived_run(self, run_id: str) -> dict[str, Any]:
+        """Return the document of a run that has left the journal. Raises UsageError if there is none."""
+        whole = recorded.archived(self.paths, run_id, now=time.time(), accounts=self._accounts)
+        return {**whole, **self.marks(run_id)}
+
+    def _listed(self, run_id: str) -> dict[str, Any]:
+        directory = self.paths.run_dir(run_id)
+        known = durable.read_object(directory, _LISTED)
+        if known is None or known.get("schema") != 1:
             try:
-                document = recorded.archived(self.paths, run_id, now=time.time(), accounts=self._accounts)
-                self._archived[run_id] = document
+                whole = self.archived_run(run_id)
             except OrchestratorError as e:  # the others are shown
-                log.warning("%s is left out: %s", run_id, e)
-                self._unreadable.add(run_id)
-        return {run_id: self._archived[run_id] for run_id in run_ids if run_id in self._archived}
+                log.warning("the record of %s cannot be read: %s", run_id, e)
+                return {"run_id": run_id, "name": run_id.rsplit("-", 2)[0], "phase": None, "reason": str(e)}
+            known = {"schema": 1, **{key: whole[key] for key in _IN_LIST}}
+            for key, parts in _PARTS_IN_LIST.items():
+                known[key] = {part: whole[key].get(part) for part in parts} if whole[key] else None
+            with contextlib.suppress(OSError):
+                durable.write_json(os.path.join(directory, _LISTED), known, durable=False)
+        return {**known, **self.marks(run_id)}
+
+    def marks(self, run_id: str) -> dict[str, Any]:
+        """Return the tags and the note that people have given a run."""
+        directory = self.paths.run_dir(run_id)
+        try:
+            written = os.stat(os.path.join(directory, marks.FILE)).st_mtime_ns
+        except OSError:
+            return dict(marks.NONE)
+        if self._marked.get(run_id, (0, {}))[0] != written:
+            self._marked[run_id] = written, marks.read(directory)
+        return self._marked[run_id][1]
 
     def status(self) -> dict[str, Any] | None:
         """Return the coordinator's status; None while it does not answer."""
@@ -162,6 +215,12 @@ class Source:
 
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action that a person has confirmed."""
+        if verb == "mark":
+            words = {key: [str(tag) for tag in body.get(key) or ()] for key in ("add", "remove")}
+            note = str(body["note"]) if "note" in body else None
+            return marks.change(
+                self.paths.run_dir(run_id), add=words["add"], remove=words["remove"], note=note
+            )
         path = {"rollback": "checkpoints/rollback"}.get(verb, verb)
         return self.client.post(f"/v1/runs/{quote(run_id)}/{path}", body, timeout_s=_CHECKPOINTS_S)
 

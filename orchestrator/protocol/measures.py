@@ -20,7 +20,7 @@ from typing import (
     get_type_hints,
 )
 
-from orchestrator.protocol.bounds import Count, FreeBytes, Pace, Percent
+from orchestrator.protocol.bounds import Count, FreeBytes, Pace, Percent, Sentence
 
 PsutilFrom = Literal["bundle", "host", "none"]
 
@@ -57,6 +57,8 @@ class TaskMeasures(TypedDict, total=False):
     rss_bytes: Annotated[
         Count | None, Measure("memory", "bytes", "orch_task_memory_bytes", "Its resident memory.")
     ]
+    rescue: Annotated[Sentence | None, Measure("rescue", "text")]
+    """What it would hand over if a peer died now, and in what time, as was tried; or `no`, and why."""
     log_bytes: Annotated[Count, Measure(kept=False)]
     """The length of its log, including what rotation removed."""
     log_dropped_bytes: Annotated[Count, Measure(kept=False)]

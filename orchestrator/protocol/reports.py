@@ -171,6 +171,17 @@ class Rescued(TypedDict):
     """Why it handed over nothing."""
 
 
+class Loaded(TypedDict):
+    """The weights that a script has loaded last. Where all tasks train one model, all load the same."""
+
+    number: Step
+    """How many loads there were in this process."""
+    file: RelativePath
+    """The name of the file."""
+    checksum: Annotated[int, Range(0, 0xFFFFFFFF)]
+    """CRC-32 of the model's weights after it."""
+
+
 class Restored(TypedDict):
     """The checkpoint of ours that a task went on from, or could not restore."""
 
@@ -207,6 +218,7 @@ class Task(TaskMeasures):
     holds: NotRequired[Holds | None]
     rescued: NotRequired[Rescued | None]
     restored: NotRequired[Restored | None]
+    loaded: NotRequired[Loaded | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""
     steps_total: NotRequired[Step | None]

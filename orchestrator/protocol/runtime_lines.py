@@ -2,8 +2,19 @@
 
 from typing import NotRequired, TypedDict
 
-from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Stacks, Step
-from orchestrator.protocol.reports import Began, Holds, NotFinite, Passing, Restored, Row, Said, Saving, Stage
+from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Sentence, Stacks, Step
+from orchestrator.protocol.reports import (
+    Began,
+    Holds,
+    Loaded,
+    NotFinite,
+    Passing,
+    Restored,
+    Row,
+    Said,
+    Saving,
+    Stage,
+)
 
 
 class Ready(TypedDict):
@@ -27,6 +38,8 @@ class StepLine(TypedDict):
     began: NotRequired[Began]
     rescues: NotRequired[bool]
     """Whether the state could be handed over now."""
+    rescue: NotRequired[Sentence]
+    """What could be handed over, as was tried."""
     saving: NotRequired[Saving]
     epoch: NotRequired[Step]
     total: NotRequired[Step]
@@ -90,6 +103,12 @@ class RestoredLine(TypedDict):
     restored: Restored
 
 
+class LoadedLine(TypedDict):
+    """Runtime to shim: which weights the script has loaded."""
+
+    loaded: Loaded
+
+
 class Heartbeat(TypedDict):
     """The content of a heartbeat."""
 
@@ -147,6 +166,7 @@ RuntimeLine = (
     | HoldsLine
     | RescuedLine
     | RestoredLine
+    | LoadedLine
     | HeartbeatLine
 )
 """What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from orchestrator.core.plan import PRIORITIES
+from orchestrator.core.pool import NOTHING, Known
 from orchestrator.core.queue import QueueTurn, turns
 from orchestrator.core.state.phase_states import Queued
 from orchestrator.core.state.run import Run
@@ -14,11 +15,11 @@ from orchestrator.core.state.run import Run
 SCHEMA = 1
 
 
-def queue_document(runs: Mapping[str, Run], now: float) -> dict[str, Any]:
+def queue_document(runs: Mapping[str, Run], now: float, known: Known = NOTHING) -> dict[str, Any]:
     """Return the waiting runs in order, with what they wait for, since when, and their expected begin."""
     return {
         "schema": SCHEMA,
-        "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now)],
+        "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now, known)],
     }
 
 
@@ -30,15 +31,20 @@ def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None
             run["reason"] = run["reason_rest"] = turns[run["run_id"]]["reason"]
 
 
+def _others(turn: QueueTurn, queued: Queued) -> str | None:
+    """Return what others hold of what it needs; None if nothing is known of that."""
+    return (turn.ask.others if turn.ask.plan else turn.ask.others and queued.others) or None
+
+
 def _turn(turn: QueueTurn, run: Run, now: float) -> dict[str, Any]:
     queued = run.within(Queued)
     return {
         "run_id": run.run_id,
         "name": run.plan.name,
-        "priority": PRIORITIES[queued.priority],
+        "priority": PRIORITIES[min(queued.priority, len(PRIORITIES) - 1)],
         "waited_s": round(now - queued.since_at, 1),
         "waits_for": [{"run_id": run_id, "needs": list(needs)} for run_id, needs in turn.waits_for],
-        "others": queued.others if turn.ask.others and queued.others else None,
+        "others": _others(turn, queued),
         "begins_in_s": round(turn.begins_at - now, 1) if turn.begins_at < inf else None,
         "gives_up_in_s": round(queued.give_up_at - now, 1) if queued.give_up_at is not None else None,
         "time_limit_s": run.plan.time_limit_s,

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.core.plan import TASK_TYPES
 from orchestrator.spec.diagnostics import Diagnostic, Loc, shown_key, where
 
 DEPTH_MAX = 16
@@ -90,7 +91,7 @@ class _Stop(Exception):
     """The rest of the document cannot be read."""
 
 
-PLAIN_KEYS = frozenset({("run", "notify", "on")})
+PLAIN_KEYS = frozenset({("run", "notify", "on"), *(("run", "tasks", type_, "on") for type_ in TASK_TYPES)})
 """Places of keys that YAML reads as true or false, and that mean what they say here."""
 
 

@@ -217,6 +217,35 @@ def _argument(value: str) -> str:
     return value
 
 
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+def _labels(value: object) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a mapping, each value as text: `room: 2` and `room: "2"` are the same label."""
+    sentence = "must be labels, such as {gpu: a100, room: 2}: letters, digits, and . _ / - between them"
+    if not isinstance(value, dict) or not value:
+        raise diagnose(sentence)
+    words = {str(key): _label(each) for key, each in value.items()}
+    for word in (*words, *words.values()):
+        if not _LABEL.fullmatch(word):
+            raise diagnose(f"{sentence}; got {shown(word)}")
+    return tuple(sorted(words.items()))
+
+
+def _label(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _on(value: object) -> tuple[str, ...] | tuple[tuple[str, str], ...]:
+    if isinstance(value, dict):
+        return _labels(value)
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise diagnose(
+            "must be the names of hosts, such as [gpu-a, gpu-b], or labels of them, such as {gpu: a100}"
+        )
+    return tuple(value)
+
+
 def env_name_diagnostic(name: str) -> str | None:
     """Return why a name cannot be set in `env` or `secrets`; None if it can."""
     if not _ENV_NAME.fullmatch(name):
@@ -323,6 +352,23 @@ Ports = Annotated[
 
 Stall = Annotated[
     float | None, Checked(_stall, {"anyOf": [{"const": "auto"}, *DURATION_FORMS]}, instead=True)
+]
+
+_LABELS_FORM = {
+    "type": "object",
+    "additionalProperties": {"type": ["string", "integer", "number", "boolean"]},
+    "minProperties": 1,
+}
+
+Labels = Annotated[tuple[tuple[str, str], ...], Checked(_labels, _LABELS_FORM, instead=True)]
+
+On = Annotated[
+    tuple[str, ...] | tuple[tuple[str, str], ...],
+    Checked(
+        _on,
+        {"anyOf": [{"type": "array", "items": {"type": "string"}, "minItems": 1}, _LABELS_FORM]},
+        instead=True,
+    ),
 ]
 
 Argument = Annotated[str, AfterValidator(_argument)]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import gcd
 
-from orchestrator.core.launching.placement import COMPUTING_TYPES, Ask, NoPlacement
-from orchestrator.core.plan import HostPlan
+from orchestrator.core.launching.placement import COMPUTING_TYPES, NoPlacement
+from orchestrator.core.plan import Ask, HostPlan
 from orchestrator.core.words import counted
 
 
@@ -44,11 +44,17 @@ def split(
             f"{counted(others, 'chief')} no {divided.type} is left; leave the chief out"
         )
         return hosts, asks, (NoPlacement("gpus", divided.type, text),)
-    roomy = tuple(replace(host, slots=max(host.slots, len(host.gpus) // each)) for host in hosts)
+    roomy = tuple(_with_slots(host, max(host.slots, len(host.gpus) // each)) for host in hosts)
     return roomy, tuple(_numbered(ask, each, parts - others) for ask in asks), ()
+
+
+def _with_slots(host: HostPlan, slots: int) -> HostPlan:
+    return replace(
+        host, slots=slots, tasks_max=None if host.tasks_max is None else max(host.tasks_max, slots)
+    )
 
 
 def _numbered(ask: Ask, each: int, replicas: int) -> Ask:
     if ask.type not in COMPUTING_TYPES:
         return ask
-    return Ask(ask.type, replicas if ask.split else ask.replicas, each)
+    return replace(ask, replicas=replicas if ask.split else ask.replicas, gpus=each, split=False)

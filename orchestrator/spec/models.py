@@ -30,9 +30,11 @@ from orchestrator.spec.forms import (
     Image,
     KubernetesContext,
     KubernetesName,
+    Labels,
     Module,
     Name,
     NoticeKind,
+    On,
     OnOff,
     Pattern,
     Port,
@@ -89,7 +91,9 @@ class Host(_Model):
     transport: Literal["ssh", "local"] = "ssh"
     """`local` runs the tasks on the head node itself, without SSH."""
     slots: Annotated[int, Field(ge=1, le=256)] = 1
-    """How many tasks it may hold."""
+    """How many tasks it may hold, of all runs together. Not written: one of each run, and its GPUs are what counts."""
+    labels: Labels = ()
+    """What `on:` of tasks can ask for, such as {gpu: a100, room: 2}."""
     python: Python | None = None
     """The Python of this host, if it differs from that of `run`."""
     identity_file: Annotated[str, path_of("a private key")] | None = None
@@ -191,6 +195,12 @@ class Tasks(_Model):
     gpus: TaskGpus = None
     """The number of GPUs for each. Default: chief and worker share their host's GPUs, ps and evaluator get none.
     `split` for workers that must have equally many, on hosts with different numbers: each host is cut into tasks."""
+    on: On = ()
+    """The hosts that may hold them, by name, as [gpu-a, gpu-b], or by labels, as {gpu: a100}. Default: all."""
+    gpu_memory: Annotated[int, size(1, 10**13)] | None = None
+    """How much memory each of their GPUs must have, such as 40GB, as the driver says."""
+    together: bool | None = None
+    """`true`: on as few hosts as possible. `false`: one a host at most. Default: spread, as the slots allow."""
 
 
 class Checkpoint(_Model):
@@ -353,6 +363,9 @@ class Run(_Model):
     """What a run does that goes on with fewer workers (replicas_min): it holds the global batch; or each replica keeps
     its batch, and the learning rate follows by the linear rule, with warm-up where it grows back. A script that is
     not transparent is told only."""
+    prove: OnOff = True
+    """Whether the first step of each `fit` of a transparent script is proved equal to that of one process, by its
+    gradients; `off` saves the time of about two steps and their tracing."""
     chaos: Literal["allowed", "refused"] = "refused"
     """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True
@@ -367,7 +380,8 @@ class ClusterSpec(_Model):
     name: Name
     """The run's name."""
     hosts: Annotated[list[Host], Field(min_length=1, max_length=_HOSTS_MAX)] = []
-    """The machines. Tasks are placed in this order. On Slurm, `slurm: {nodes: …}` may stand in their place."""
+    """The machines where tasks may run. They are placed on what is free, in this order where all is. On Slurm,
+    `slurm: {nodes: …}` may stand in their place."""
     slurm: Slurm | None = None
     """What `orch up --on slurm` asks of Slurm."""
     kubernetes: Kubernetes | None = None

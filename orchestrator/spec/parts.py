@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.core.launching.placement import Ask
+from orchestrator.core.plan import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
 from orchestrator.spec.forms import SPLIT
@@ -156,7 +156,28 @@ def asks(run: Run) -> Iterator[Ask]:
     """Yield the requests of the tasks for slots and GPUs."""
     for type_, tasks in tasks_of(run).items():
         gpus = tasks.gpus if isinstance(tasks.gpus, int) else None
-        yield Ask(type_, tasks.replicas, gpus, split=tasks.gpus == SPLIT)
+        names = tuple(word for word in tasks.on if isinstance(word, str))
+        yield Ask(
+            type_,
+            tasks.replicas,
+            gpus,
+            split=tasks.gpus == SPLIT,
+            on=names,
+            labels=tuple(pair for pair in tasks.on if not isinstance(pair, str)),
+            gpu_bytes=tasks.gpu_memory,
+            together=tasks.together,
+        )
+
+
+def room_of(host: Host) -> dict[str, Any]:
+    """Return what a host has for tasks, as fields of its plan."""
+    return {
+        "gpus": host.gpus,
+        "slots": host.slots,
+        "tasks_max": host.slots if "slots" in host.model_fields_set and host.transport == "ssh" else None,
+        "labels": host.labels,
+        "spare": host.spare,
+    }
 
 
 def tasks_of(run: Run) -> Mapping[TaskType, Tasks]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from orchestrator.both.script import module_file
 from orchestrator.core.errors import SpecError
 from orchestrator.core.launching.environment import replicas
-from orchestrator.core.launching.placement import Ask, place
+from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import (
+    Ask,
     CheckpointPlan,
     HostPlan,
     NotifyPlan,
@@ -28,7 +29,7 @@ from orchestrator.spec.gpu_split import split
 from orchestrator.spec.kubernetes.hosts import PodWishes
 from orchestrator.spec.load import load_spec, located
 from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
-from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, tasks_of
+from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, room_of, tasks_of
 from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
 from orchestrator.spec.restoring import restoring
@@ -120,6 +121,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
         time_limit_s=run.time_limit,
+        needs=tuple(wanted) if spec.hosts else (),
         queue=QueuePlan(run.queue.priority, run.queue.max_wait, run.queue.preempt) if run.queue else None,
         options=_options(run, replicas(tasks, run.replicas_on_cpu) if fewest else None),
     )
@@ -140,7 +142,8 @@ def _checkpoint(run: Run, base_dir: Path) -> CheckpointPlan | None:
     )
 
 
-RESCUE_AUTO_S = 30.0
+RESCUE_AUTO_S = 600.0
+"""No survivor is waited for longer, however much would be lost. The bound is the time that the lost steps took."""
 
 
 def _restart(run: Run) -> RestartPolicy:
@@ -220,6 +223,7 @@ def _options(run: Run, replicas_planned: int | None) -> Options:
         tpu=run.tpu,
         on_shrink=run.on_shrink,
         replicas_planned=replicas_planned,
+        proves=run.prove,
     )
 
 
@@ -249,9 +253,7 @@ def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> H
         address=address,
         data_address=host.data_address or address,
         python=host.python or spec.run.python or (local_python if local else "python3"),
-        gpus=host.gpus,
-        slots=host.slots,
-        spare=host.spare,
+        **room_of(host),
         activate=spec.run.activate,
     )
     if local:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestrator.core.launching.environment import ports_needed
-from orchestrator.core.launching.placement import COMPUTING_TYPES, Ask, place
-from orchestrator.core.plan import HostPlan, Plan, TaskPlan
+from orchestrator.core.launching.placement import COMPUTING_TYPES, place
+from orchestrator.core.plan import Ask, HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.words import counted
-from orchestrator.spec.diagnostics import Diagnostics, Loc
+from orchestrator.spec.diagnostics import Diagnostics, Loc, did_you_mean
 from orchestrator.spec.forms import SPLIT
 from orchestrator.spec.gpu_split import split
 from orchestrator.spec.models import Run
-from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, asks, tasks_of
+from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, asks, room_of, tasks_of
 
 _ONE_ONLY = ("chief", "evaluator")
 
 
 def task_relations(parts: Parts) -> Diagnostics:
     """Yield everything that is wrong between strategy, tasks and hosts."""
-    of_tasks = (_types, _fewest, _split) if parts.run.good("strategy", "tasks") else ()
+    of_tasks = (_types, _fewest, _split, _on) if parts.run.good("strategy", "tasks") else ()
     for check in (*of_tasks, _options, _strategy_options, _places):
         yield from check(parts)
 
@@ -87,6 +87,18 @@ def _split(parts: Parts) -> Diagnostics:
             yield (*loc, "replicas"), "leave it out: by `gpus: split` the hosts' GPUs say how many there are"
 
 
+def _on(parts: Parts) -> Diagnostics:
+    """Check that `on:` names hosts of the file that hold tasks."""
+    known = [part.value.name for part in parts.hosts if not part.good("spare") or not part.value.spare]
+    if not all(part.good("name") for part in parts.hosts):
+        return
+    for type_, tasks in tasks_of(parts.run.value).items():
+        for number, name in enumerate(tasks.on):
+            if isinstance(name, str) and name not in known:
+                hint = did_you_mean(name, known) or f"; there are {', '.join(known[:8]) or 'none'}"
+                yield ("run", "tasks", type_, "on", number), f"no host of this name holds tasks{hint}"
+
+
 def _options(parts: Parts) -> Diagnostics:
     """Check for options that contradict each other."""
     run = parts.run.value
@@ -103,6 +115,11 @@ def _options(parts: Parts) -> Diagnostics:
             ("run", "tasks", "evaluator"),
             "an ordinary script knows nothing of evaluating: with `transparent: true` it would train there too; "
             "leave the evaluator out",
+        )
+    if "prove" in run.model_fields_set and not run.transparent:
+        yield (
+            ("run", "prove"),
+            "is for transparent scripts; nothing says what one process would train of any other",
         )
     if "batch" in run.model_fields_set and not run.transparent:
         yield ("run", "batch"), "is for transparent scripts; any other script sets its own batch"
@@ -155,15 +172,13 @@ def _places(parts: Parts) -> Diagnostics:
     run = parts.run
     if not parts.hosts or not run.good("tasks"):
         return
-    if not all(host.good("slots", "gpus", "spare") for host in parts.hosts):
+    if not all(host.good("slots", "gpus", "spare", "labels") for host in parts.hosts):
         return
     hosts = tuple(
         HostPlan(
             name=host.value.name if host.good("name") else f"hosts[{i}]",
             data_address=_data_address(parts, i),
-            gpus=host.value.gpus,
-            slots=host.value.slots,
-            spare=host.value.spare,
+            **room_of(host.value),
         )
         for i, host in enumerate(parts.hosts)
     )
@@ -174,7 +189,7 @@ def _places(parts: Parts) -> Diagnostics:
         tasks, problems = place(hosts, wanted, equal_gpus=equal_gpus)
         yield from _fewest_of_split(run.value, wanted)
     for problem in problems:
-        key = "replicas" if problem.kind == "slots" else "gpus"
+        key = {"slots": "replicas", "hosts": "on"}.get(problem.kind, "gpus")
         yield ("run", "tasks", problem.task_type, key), problem.message
     several = next((task for task in tasks if len(task.gpus) > 1 and "MIG-" in str(task.gpus)), None)
     if several is not None:

@@ -109,6 +109,9 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
             transparent.run(script, arguments, link, wanted)
         else:
+            from orchestrator.task.keras import own_files
+
+            hooks.when_imported(own_files.patches())
             if proving is not None:
                 proving.seed(script)
             script.run(arguments)
@@ -210,7 +213,13 @@ def _send(stages: Stages, progress: Progress) -> None:
             is_said = True
             with contextlib.suppress(Exception):  # of a TF_CONFIG of the script's own: the heartbeat goes on
                 say_what_is_not_rescued()
+                if this_task.rescue is not None:
+                    threading.Thread(target=_rehearse, args=(progress,), daemon=True).start()
         time.sleep(INTERVAL_S)
+
+
+def _rehearse(progress: Progress) -> None:
+    progress.rescue = this_task.rescue.rehearse()
 
 
 def say_what_is_not_rescued() -> None:

@@ -63,6 +63,8 @@ class Progress:
         """How often it saves; sent with each step once it is decided."""
         self.could_rescue: Callable[[], bool] | None = None
         """Returns whether the state could be handed over now; sent with each step."""
+        self.rescue = ""
+        """What could be handed over, once that was tried; sent with each step."""
         self._began: tuple[int, int] | None = None
         """Where training began, and how many steps that may be off; sent with each step."""
         self._first: int | None = None
@@ -180,20 +182,7 @@ class Progress:
         at: float,
         earlier: Mapping[str, tuple[int, Any]],
     ) -> None:
-        message: StepLine = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
-        self.has_stepped |= self._began is None or self._began[1] > 0 or message["step"] > self._began[0]
-        if self._began is not None:
-            message["began"] = {"step": self._began[0], "stride": self._began[1]}
-        if epoch is not None:
-            message["epoch"] = int(epoch)
-        if self.total is not None:
-            message["total"] = int(self.total)
-        if self.saving is not None:
-            message["saving"] = self.saving
-        if self.could_rescue is not None:
-            message["rescues"] = self.could_rescue()
-        if self.epochs is not None:
-            message["epochs"] = self.epochs
+        message = self._line(int(step), epoch, at)
         values: dict[str, float] = {}
         held, self._held = self._held, {}
         rows = {name: self._rows(name, values) for name, values in held.items()}
@@ -218,7 +207,29 @@ class Progress:
             message["metric_steps"] = own_steps
         if rows := {name: told for name, told in rows.items() if told and _name(name) in kept}:
             message["stretches"] = {_name(name): _shortened(told, len(rows)) for name, told in rows.items()}
-        step = int(step)
+        if not self._link.send(message) and self._link.attached:
+            # It is told with the next message: no value may be missing from the sums, and no NaN.
+            self._held = {name: told + self._held.get(name, []) for name, told in rows.items()}
+            self._odd = {**self._odd, **first_odd}
+
+    def _line(self, step: int, epoch: int | None, at: float) -> StepLine:
+        """Return what is told of a step beside its metrics."""
+        message: StepLine = {"step": step, "age_s": round(time.monotonic() - at, 3)}
+        self.has_stepped |= self._began is None or self._began[1] > 0 or message["step"] > self._began[0]
+        if self._began is not None:
+            message["began"] = {"step": self._began[0], "stride": self._began[1]}
+        if epoch is not None:
+            message["epoch"] = int(epoch)
+        if self.total is not None:
+            message["total"] = int(self.total)
+        if self.saving is not None:
+            message["saving"] = self.saving
+        if self.could_rescue is not None:
+            message["rescues"] = self.could_rescue()
+        if self.rescue:
+            message["rescue"] = self.rescue
+        if self.epochs is not None:
+            message["epochs"] = self.epochs
         now = time.monotonic()
         if self._pace_step is None or step < self._pace_step:
             self._pace_step, self._pace_at, self._pace = step, now, None
@@ -229,10 +240,7 @@ class Progress:
         pace = self._pace
         if pace is not None:
             message["steps_per_s"] = round(pace, 4)
-        if not self._link.send(message) and self._link.attached:
-            # It is told with the next message: no value may be missing from the sums, and no NaN.
-            self._held = {name: told + self._held.get(name, []) for name, told in rows.items()}
-            self._odd = {**self._odd, **first_odd}
+        return message
 
     def _choose(self, names: set[str]) -> set[str]:
         """Return the metrics that are sent. Say, once, that others are left out."""

@@ -57,8 +57,9 @@ def survives_a_kill(cluster: Cluster, spec: str, task: int = 0) -> None:
     given = resumed["data"]["global_step"]
     assert given >= STEPS
     assert given % STEPS == 0, "from the end of an epoch"
-    assert f"starting at epoch {given // STEPS}\n" in log
-    assert f"after {EPOCHS * STEPS} steps" in log, "the optimizer's state came back too"
+    tasks = len(run["tasks"])
+    assert log.count(f"starting at epoch {given // STEPS}\n") == tasks, "each worker found the same"
+    assert log.count(f"after {EPOCHS * STEPS} steps") == tasks, "the optimizer's state came back too"
     assert run["checkpoint"]["verified"]
 
 

@@ -182,6 +182,69 @@ def test_a_filter_that_finds_little_says_how_far_it_has_looked_and_goes_on(
     assert comes(found, 20) == 1
 
 
+def test_a_hit_leads_to_its_place_and_stays_there_when_the_text_is_cleared(looked: Looked) -> None:
+    red = "\x1b]0;title\x07\x1b[1;31mNaN\x1b[0m in layer 7"
+    lines = [(at / 100, red if at % 4000 == 999 else f"step {at} (a+b)") for at in range(20_000)]
+    looked.say("worker:0", *lines)
+    looked.say("worker:1", (1, "y" * 9000))
+    page = looked.open(f"/r/{RUN}/logs?task=worker:0")
+    find = page.get_by_label("Text to find")
+    find.fill("n.n in LAYER")
+    find.press("Enter")
+    page.get_by_text("0 lines fit").wait_for()
+    page.get_by_role("button", name=".*", exact=True).click()
+    page.get_by_text("5 lines fit").wait_for()
+    assert page.locator("mark").all_inner_texts()[:2] == ["NaN", " in layer"], (
+        "the colour ends within the hit"
+    )
+    assert page.locator(".ansi-red.ansi-bold").first.inner_text() == "NaN"
+    assert "title" not in page.inner_text("[role=log]")
+    page.locator(".line").nth(2).locator(".at").click()
+    target = page.locator(".line.target")
+    target.get_by_text("in layer 7").wait_for()
+    page.get_by_text("step 8998 ").wait_for()
+    page.get_by_text("step 9000 ").wait_for()
+    page.get_by_role("button", name="next hit").click()
+    page.get_by_text("step 13000 ").wait_for()
+    page.get_by_role("button", name="previous hit").click()
+    page.get_by_text("step 9000 ").wait_for()
+    find.fill("")
+    find.press("Enter")
+    page.locator("mark").first.wait_for(state="detached")
+    page.get_by_text("step 9000 ").wait_for()
+    page.goto(page.url.split("#")[0] + f"#/r/{RUN}/logs?task=worker:1")
+    page.get_by_text("5,000 characters more").wait_for()
+
+
+def test_an_address_holds_how_plots_are_drawn_and_a_plot_is_saved_as_it_is_seen(looked: Looked) -> None:
+    made = History(str(looked.directory / "history.db"))
+    rows = [[step, 1.0 / step] for step in range(1, 5001)]
+    made.follow(BEGIN, 1, "loss", len(rows), rows)
+    made.flush(BEGIN + 1)
+    made.close()
+    page = looked.open(f"/r/{RUN}?steps=1000-1020&smooth=0.9&log=yes")
+    page.wait_for_selector("[data-loaded]")
+    page.get_by_role("button", name="all steps").wait_for()
+    assert page.get_by_label("Smoothing").input_value() == "0.9"
+    assert page.get_by_role("button", name="log y").get_attribute("aria-pressed") == "true"
+    page.locator(".plot canvas").first.wait_for()
+    with page.expect_download() as begun:
+        page.get_by_label("Save Loss as CSV").click()
+    head, *lines = Path(begun.value.path()).read_text().splitlines()
+    assert head == "task,name,generation,step,value"
+    told = [line.split(",") for line in lines]
+    assert [(int(step), float(value)) for *_, step, value in told] == [
+        (step, 1.0 / step) for step in range(1000, 1021)
+    ], "each step on its own, since so few are looked at"
+    with page.expect_download() as begun:
+        page.get_by_label("Save Loss as PNG").click()
+    assert Path(begun.value.path()).read_bytes().startswith(b"\x89PNG")
+    page.get_by_role("button", name="all steps").click()
+    page.wait_for_url(lambda url: "steps=" not in url)
+    page.go_back()
+    page.get_by_role("button", name="all steps").wait_for()
+
+
 def test_a_log_is_downloaded_whole_and_its_ticket_is_good_once(looked: Looked) -> None:
     looked.say("worker:0", *((at / 100, f"step {at}") for at in range(5000)))
     looked.say("worker:1", (1, "another"))

@@ -101,7 +101,10 @@ def test_a_step_whose_all_reduce_fails_has_done_nothing(
     assert model.counter.numpy() == before[2]
     assert atomic.value(model.moving) == before[0]
     assert (atomic.steps(), atomic.counted(), atomic.checksum()) == (done, done, checksum)
+    with pytest.raises(NotAtomic, match="the next step began"):
+        atomic.check_put_back()
     atomic.put_back()
+    atomic.check_put_back()
     assert model.moving.numpy() == before[0]
     model.failing = ""
     train()

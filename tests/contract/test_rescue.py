@@ -92,6 +92,27 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
     assert run.steps()[0] - told["step"] in (0, 1), "a loop tells its first step when it is done"
 
 
+@pytest.mark.long
+def test_a_survivor_that_is_in_python_hands_over_at_once(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    """Its main thread would come out of there long after the bound."""
+    root = tmp_path / "shared"
+    env = {"ORCH_RUNTIME": json.dumps(with_row(OWN)), "ORCH_TASK": "worker:1", "STUCK_AT": "30"}
+    env["ORCH_RESCUE_DIR"] = str(root / "shared" / "gen-000001")
+    script = CALLBACK.with_name("rescued_loop.py")
+    run = gang(script, str(tmp_path / "out.npz"), directories=seeded(root, 1, 2)[1], env=env)
+    run.wait_for(partial(_has_trained, run, 1, 30), "30 steps")
+    run.tasks[0].process.send_signal(signal.SIGKILL)
+    run.tasks[0].process.wait()
+    run.tasks[1].order(stop={"grace_s": 30.0, "rescue": True})
+    assert run.ended()[1] == 143, run.tasks[1].err
+    rehearsed = {line["rescue"] for line in run.heard[1] if "rescue" in line}
+    assert len(rehearsed) == 1
+    assert rehearsed.pop().startswith("0.0 MB in "), "three small variables"
+    [told] = [line["rescued"] for line in run.heard[1] if "rescued" in line]
+    answer, _ = seeded(root, 2, 2)
+    assert (told.get("step"), answer["global_step"]) == (30, 30), told
+
+
 @pytest.mark.fault(107)
 def test_on_a_disk_with_room_for_two_and_a_half_more_checkpoints_a_killed_worker_costs_no_step(
     gang: Callable[..., Gang], tmp_path: Path

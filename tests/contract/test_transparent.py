@@ -30,6 +30,9 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
 SCRIPTS = Path(__file__).parent / "scripts" / "transparent"
 OPTIONS: dict[str, Any] = {"strategy": "multi_worker_mirrored", "transparent": True, "replicas_on_cpu": 2}
+OPTIONS["proves"] = (
+    False  # `proofs.py` is about that, and each proof takes as long as two steps and their tracing
+)
 
 EXACT = 1e-4
 """Relative. Each global step takes the examples that a single process takes; sums differ in their order only."""
@@ -316,9 +319,9 @@ def test_steps_that_are_measured_end_the_script_and_their_figures_are_reported(t
             "model.trainable_variables)): this script trains in a loop of its own without strategy.run",
         ),
         pytest.param(
-            "legacy_compares.py",
-            "legacy_compares.py:9: return tf.reduce_mean(tf.nn.softmax(tf.matmul(p, p, transpose_b=True))): this loss "
-            "compares the examples of a batch with each other",
+            "legacy_in_python.py",
+            "legacy_in_python.py:9: return tf.sqrt(tf.ensure_shape(tf.py_function(tf.reduce_max, [tf.square(y - p)], "
+            "tf.float32), [])): this is neither a sum nor a mean over the examples of a batch, and cannot be computed",
             marks=pytest.mark.long,
         ),
     ],
@@ -359,4 +362,7 @@ def test_make_parallel_has_the_weights_of_its_model(keras: str, replicas: int) -
         expected = result["expected" if replicas < 3 or is_single_first else "native"]
         for place in range(2 if replicas == 3 and is_single_first else 3):
             assert found[place] == pytest.approx(expected[place], rel=1e-3), (way, place)
-    assert "4 replicas need as many devices" in result["refused"]
+    assert "4 replicas need as many devices" in result["refused"][0]
+    for number, said in zip(("1.0", "1.5", "True"), result["refused"][1:], strict=True):
+        assert said.startswith(f"{number} is no number of CPUs: give how many")
+    assert all(loss > 0 for loss in result["other"]), "one of another size in the same script"

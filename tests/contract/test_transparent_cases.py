@@ -80,14 +80,42 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
     found = rows(run.tasks[0].out)
     assert list(differences(rows(stdout), found)) == []
     refused = refusals(found)
-    assert "cases.py:" in refused["refused_examples_compared"]
-    assert "loss = tf.reduce_mean(tf.nn.softmax(" in refused["refused_examples_compared"]
-    assert "compares the examples of a batch with each other" in refused["refused_examples_compared"]
-    assert "tf.sqrt(" in refused["refused_root_of_a_mean"]
+    assert "cases.py:" in refused["refused_python_of_the_batch"]
+    assert "a tf.py_function has no gradient for it" in refused["refused_python_of_the_batch"]
     assert "/ len(x): the number of examples in a batch" in refused["refused_length_of_a_batch"]
     assert "has 32 examples (`batch_shape`)" in refused["refused_fixed_batch"]
-    assert "tf.square(tf.reduce_sum(x)): a gradient that no tape" in refused["refused_gradient_of_no_sum"]
     assert "run_eagerly=True" in refused["refused_eager_steps"]
+
+
+def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang(
+        SCRIPTS / "proofs.py",
+        directories=[tmp_path],
+        env=environment(strategy="mirrored", replicas_on_cpu=2, proves=True),
+    )
+    assert ended(run) == [1]
+    proofs = [
+        each["say"]["message"]
+        for each in run.heard[0]
+        if each.get("say", {}).get("kind") == "transparent-proof"
+    ]
+    twice, normalized, noisy = proofs[:-2], proofs[-2], proofs[-1]
+    assert twice, "Reporter says the same once"
+    for said_of_it in twice:
+        assert "the gradients of 4 weights, of 20 examples, are those of one process" in said_of_it
+    assert "of 6 weights" in normalized
+    assert "not compared: Dropout, statistics of BatchNormalization" in normalized
+    assert "not proved" in noisy
+    assert "what each replica draws or finds for itself" in noisy
+    told = [json.loads(line) for line in run.tasks[0].out.splitlines()]
+    assert [each["steps"] for each in told] == [6, 3, 3], "a proof is no step"
+    assert told[0]["names"] == ["loss", "mae"]
+    refusal = next(each["error"]["message"] for each in run.heard[0] if "error" in each)
+    assert "proofs.py:31: history = model.fit(" in refusal
+    assert "in the first step the gradient of sequential_3/" in refusal
+    assert "`prove: off` under `run`" in refusal
 
 
 def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(

@@ -31,10 +31,6 @@ VALUES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
         "each",
         lambda tf, x, w: tf.matmul(x[:, :, None], x[:, None, :]),
     ),
-    "normalized by the batch": (
-        "each",
-        lambda tf, x, w: (x - tf.reduce_mean(x, 0)) / tf.math.reduce_std(x, 0),
-    ),
     "a sum": ("sum", lambda tf, x, w: tf.reduce_sum(tf.matmul(x, w))),
     "half the squares": ("sum", lambda tf, x, w: tf.nn.l2_loss(x)),
     "a matrix of all examples": ("sum", lambda tf, x, w: tf.matmul(x, x, transpose_a=True)),
@@ -42,41 +38,203 @@ VALUES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
     "a mean of sums": ("mean", lambda tf, x, w: tf.reduce_mean(tf.reduce_sum(x, axis=1)) * 3.0 / 2.0),
     "a mean for each feature": ("mean", lambda tf, x, w: tf.reduce_mean(x, axis=0)),
     "a mean by hand": ("mean", lambda tf, x, w: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32)),
-    "divided before": ("mean", lambda tf, x, w: tf.reduce_sum(x / tf.cast(tf.shape(x)[0], tf.float32))),
-    "times one by the count": (
-        "mean",
-        lambda tf, x, w: (1.0 / tf.cast(tf.shape(x)[0], tf.float32)) * tf.reduce_sum(x),
-    ),
+    "a layer over words": ("each", lambda tf, x, w: tf.tensordot(tf.nn.relu(x[:, None] * w[None]), w, 1)),
     "a mean over the time first": ("mean", lambda tf, x, w: tf.reduce_mean(tf.transpose(x))),
-    "over what a mask leaves": (
-        "mean",
-        lambda tf, x, w: tf.reduce_sum(x * w[0]) / tf.maximum(tf.reduce_sum(tf.cast(x > 0, tf.float32)), 1.0),
-    ),
     "a mean and a regularizer": ("mixed", lambda tf, x, w: tf.reduce_mean(x) + tf.reduce_sum(w * w)),
     "a sum and a mean": ("mixed", lambda tf, x, w: 2.0 * (tf.reduce_sum(x) - tf.reduce_mean(x))),
     "several in a list": (
         "mixed",
         lambda tf, x, w: tf.reduce_sum([tf.reduce_mean(x), 1.0, tf.reduce_sum(x)]),
     ),
-    "a root of a mean": ("other", lambda tf, x, w: tf.sqrt(tf.reduce_mean(x))),
-    "a mean squared": ("other", lambda tf, x, w: tf.square(tf.reduce_mean(x))),
-    "the largest": ("other", lambda tf, x, w: tf.reduce_max(x)),
-    "a quotient that learns": (
-        "other",
-        lambda tf, x, w: tf.reduce_sum(x * w[0]) / tf.reduce_sum(tf.abs(x * w[0])),
-    ),
-    "kept above a bound": ("divisor", lambda tf, x, w: tf.maximum(tf.reduce_sum(x), 1.0)),
-    "examples compared": ("cross", lambda tf, x, w: tf.reduce_mean(tf.matmul(x, x, transpose_b=True))),
-    "examples subtracted": ("cross", lambda tf, x, w: tf.reduce_sum(x[:, None, :] - x[None])),
-    "triplets of a batch": ("cross", lambda tf, x, w: tf.reduce_mean(tf.split(x, 3)[1])),
-    "parts of unequal size": ("cross", lambda tf, x, w: tf.reduce_mean(tf.split(x, [2, -1], axis=0)[0])),
     "parts of each example": ("mean", lambda tf, x, w: tf.reduce_mean(tf.split(x, 3, axis=-1)[1])),
     "parts of what was put together": (
         "mean",
         lambda tf, x, w: tf.reduce_mean(tf.nn.relu(tf.split(tf.matmul(tf.concat([x, -x], 0), w), 2)[0])),
     ),
-    "compared by einsum": ("cross", lambda tf, x, w: tf.reduce_mean(tf.einsum("ik,jk->ij", x, x))),
+    "along the features": (
+        "each",
+        lambda tf, x, w: tf.cumsum(
+            tf.reverse(tf.sort(tf.nn.softmax(tf.roll(x[:, ::-1], 1, axis=1))), [1]), axis=1
+        ),
+    ),
+    "a column": ("each", lambda tf, x, w: x[..., 2]),
+    "flattened": ("mean", lambda tf, x, w: tf.reduce_mean(tf.reshape(x, [-1]) * tf.reshape(x, [-1]))),
+    "a cross-entropy of each": (
+        "each",
+        lambda tf, x, w: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            tf.argmax(x, axis=1), tf.matmul(x, w)
+        ),
+    ),
+    "a convolution": ("each", lambda tf, x, w: tf.nn.conv1d(x[..., None], w[:3, None, :2], 1, "SAME")),
+    "an embedding": ("each", lambda tf, x, w: tf.gather(w, tf.cast(tf.abs(x), tf.int32) % 6)),
+    "mixed with a drawn partner": (
+        "mean",
+        lambda tf, x, w: tf.reduce_mean(x + tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))),
+    ),
+    "a choice for each": (
+        "each",
+        lambda tf, x, w: tf.gather_nd(
+            x, tf.stack([tf.range(tf.shape(x)[0]), tf.cast(tf.argmax(x, 1), tf.int32)], 1)
+        ),
+    ),
+    "chosen along each": ("each", lambda tf, x, w: tf.gather(x, tf.argsort(x), axis=1, batch_dims=1)),
+    "logits": (
+        "mean",
+        lambda tf, x, w: tf.reduce_mean(
+            tf.nn.softmax_cross_entropy_with_logits(x, x)
+            + tf.nn.sigmoid_cross_entropy_with_logits(x, x)[:, 0]
+        ),
+    ),
+    "repeated for each": (
+        "each",
+        lambda tf, x, w: tf.concat([tf.tile(w[:1], [tf.shape(x)[0], 1]), tf.tile(x, [1, 2])], 1),
+    ),
+    "slices of each": ("each", lambda tf, x, w: tf.slice(x, [0, 1], [tf.shape(x)[0], 3]) + x[:, 2:5]),
+    "rows of all words and back": (
+        "each",
+        lambda tf, x, w: tf.reshape(tf.matmul(tf.reshape(x, [-1, 3]), w[:3, :4]), [-1, 2, 4]),
+    ),
+    "a dilated convolution": (
+        "each",
+        lambda tf, x, w: tf.nn.convolution(x[..., None], w[:3, None, :2], dilations=2, padding="SAME"),
+    ),
+    "a gradient of each": ("each", lambda tf, x, w: tf.gradients(tf.reduce_mean(tf.nn.relu(x @ w), 1), x)[0]),
+    "matrices of each": (
+        "each",
+        lambda tf, x, w: tf.linalg.inv(
+            tf.linalg.diag(x) + tf.linalg.band_part(x[:, None] * x[..., None], 0, 1)
+        ),
+    ),
+    "one of two by chance": (
+        "each",
+        lambda tf, x, w: tf.cond(tf.random.uniform([]) > 0.5, lambda: x, lambda: x @ w),
+    ),
+    "a spectrum of each": ("each", lambda tf, x, w: tf.abs(tf.signal.stft(tf.tile(x, [1, 9]), 16, 8))),
+    "a loop over the features": ("each", lambda tf, x, w: recurrent(tf, x, w)),
+    "a constant of a sum": ("mixed", lambda tf, x, w: tf.reduce_mean(x) + tf.stop_gradient(tf.reduce_sum(x))),
 }
+
+
+def recurrent(tf: Any, x: Any, w: Any) -> Any:
+    """Go over the second axis, as recurrent layers do: the examples lie along the second one within."""
+    inputs = tf.TensorArray(tf.float32, 6).unstack(tf.transpose(x)[..., None] * tf.ones([1, 1, 6]))
+
+    def turn(place: Any, state: Any, found: Any) -> Any:
+        state = tf.tanh(inputs.read(place) + tf.matmul(state, w))
+        return place + 1, state, found.write(place, state)
+
+    begin = (0, tf.zeros([tf.shape(x)[0], 6]), tf.TensorArray(tf.float32, 6))
+    return tf.transpose(tf.while_loop(lambda place, *_: place < 6, turn, begin)[2].stack(), [1, 0, 2])
+
+
+def keras_masked(tf: Any, error: Any, mask: Any) -> Any:
+    """Return a loss by the rule that Keras 1 and 2 had for masks."""
+    return tf.reduce_mean(error * mask / tf.reduce_mean(mask))
+
+
+def cox(tf: Any, x: Any, w: Any) -> Any:
+    order = tf.argsort(x[:, 0], direction="DESCENDING")
+    risk = tf.gather(tf.matmul(x, w)[:, 0], order)
+    return tf.reduce_sum(tf.gather(x[:, 1], order) * (risk - tf.math.log(tf.cumsum(tf.exp(risk)))))
+
+
+def balanced(tf: Any, x: Any, w: Any) -> Any:
+    positive = tf.cast(x > 0, tf.float32)
+    beta = tf.reduce_mean(1 - positive)
+    return tf.reduce_mean(tf.matmul(x, w) * (beta * positive + (1 - beta) * (1 - positive)))
+
+
+def kernel(tf: Any, a: Any, b: Any) -> Any:
+    return tf.reduce_mean(tf.exp(-tf.reduce_sum(tf.square(a[:, None] - b[None]), -1)))
+
+
+OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "balanced cross-entropy": balanced,
+    "a mask by the rule of Keras 2": lambda tf, x, w: keras_masked(
+        tf, tf.matmul(x, w), tf.cast(x > 0, tf.float32)
+    ),
+    "Cox": cox,
+    "normalized advantages": lambda tf, x, w: tf.reduce_mean(
+        tf.matmul(x, w) * (x - tf.reduce_mean(x)) / (tf.math.reduce_std(x) + 1e-8)
+    ),
+    "hard examples": lambda tf, x, w: tf.reduce_mean(tf.math.top_k(x[:, 0], tf.shape(x)[0] // 2)[0]),
+    "a fixed number of hard examples": lambda tf, x, w: tf.reduce_mean(tf.math.top_k(x[:, 0], 3)[0]),
+    "normalized by the batch": lambda tf, x, w: (x - tf.reduce_mean(x, 0)) / tf.math.reduce_std(x, 0),
+    "normalized by moments": lambda tf, x, w: tf.nn.batch_normalization(
+        x, *tf.nn.moments(x, [0]), None, None, 1e-3
+    ),
+    "a softmax over the batch": lambda tf, x, w: tf.reduce_mean(tf.nn.softmax(x, axis=0) * x),
+    "a softmax of a vector": lambda tf, x, w: tf.reduce_sum(tf.nn.softmax(x[:, 0])),
+    "the deviation of the batch": lambda tf, x, w: tf.concat(
+        [x, tf.ones_like(x[:, :1]) * tf.reduce_mean(tf.math.reduce_std(x, axis=0))], axis=1
+    ),
+    "pairs by reverse": lambda tf, x, w: tf.reduce_mean(tf.square(x - tf.reverse(x, [0]))),
+    "pairs by a slice backwards": lambda tf, x, w: tf.reduce_mean(tf.square(x - x[::-1])),
+    "pairs by roll": lambda tf, x, w: tf.reduce_mean(tf.square(x - tf.roll(x, 1, axis=0))),
+    "pairs of neighbours": lambda tf, x, w: tf.reduce_mean(tf.square(x[1:] - x[:-1])),
+    "pairs of halves": lambda tf, x, w: tf.reduce_mean(x[: tf.shape(x)[0] // 2] - x[tf.shape(x)[0] // 2 :]),
+    "pairs by strides": lambda tf, x, w: tf.reduce_mean(x[::2] - x[1::2]),
+    "pairs by reshape": lambda tf, x, w: tf.reduce_mean(
+        tf.abs(tf.reduce_sum(tf.reshape(x, [-1, 2, 6]), axis=1))
+    ),
+    "the first examples": lambda tf, x, w: tf.reduce_mean(x[:3]),
+    "the first by slice": lambda tf, x, w: tf.reduce_mean(tf.slice(x, [0, 0], [3, -1])),
+    "the last example": lambda tf, x, w: tf.reduce_mean(x[-1]),
+    "unstacked examples": lambda tf, x, w: tf.reduce_mean(tf.unstack(tf.ensure_shape(x, [4, 6]))[1]),
+    "maximum mean discrepancy": lambda tf, x, w: kernel(tf, x, x) - 2 * kernel(tf, x, x @ w),
+    "centred": lambda tf, x, w: tf.reduce_mean(tf.square(x - tf.reduce_mean(x, axis=0, keepdims=True))),
+    "divided by the largest": lambda tf, x, w: tf.reduce_mean(x / tf.reduce_max(tf.abs(x))),
+    "normalized along the batch": lambda tf, x, w: tf.reduce_mean(tf.math.l2_normalize(x, axis=0) * w[0]),
+    "divided by the positives": lambda tf, x, w: (
+        tf.reduce_sum(x @ w) / tf.reduce_sum(tf.cast(x > 0, tf.float32))
+    ),
+    "divided by at least one": lambda tf, x, w: (
+        tf.reduce_sum(x * w[0]) / tf.maximum(tf.reduce_sum(tf.cast(x > 0, tf.float32)), 1.0)
+    ),
+    "divided by one less": lambda tf, x, w: tf.reduce_sum(x) / (tf.cast(tf.shape(x)[0], tf.float32) - 1.0),
+    "what a mask leaves": lambda tf, x, w: tf.reduce_mean(tf.boolean_mask(x, x[:, 0] > 0)),
+    "cumulated": lambda tf, x, w: tf.reduce_mean(tf.cumsum(x, axis=0)),
+    "sorted": lambda tf, x, w: tf.reduce_mean(tf.sort(x, axis=0) * x),
+    "a place in the batch": lambda tf, x, w: tf.reduce_mean(
+        x[:, 0] * tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
+    ),
+    "the largest example": lambda tf, x, w: tf.reduce_mean(tf.gather(x, tf.argmax(x[:, 0]))),
+    "segments": lambda tf, x, w: tf.math.unsorted_segment_mean(x, tf.cast(x[:, 0] > 0, tf.int32), 2),
+    "times one by the count": lambda tf, x, w: (1.0 / tf.cast(tf.shape(x)[0], tf.float32)) * tf.reduce_sum(x),
+    "a product of all": lambda tf, x, w: tf.reduce_prod(x[:, 0]),
+    "log of a sum of all": lambda tf, x, w: tf.reduce_logsumexp(x),
+    "one in the loop": lambda tf, x, w: recurrent(tf, x - tf.reduce_max(x), w),
+    "under a condition of the batch": lambda tf, x, w: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x),
+    "halves of the count": lambda tf, x, w: tf.reduce_sum(x) * tf.cast(tf.shape(x)[0] // 2, tf.float32),
+    "shifted by a choice": lambda tf, x, w: tf.gather_nd(
+        x, tf.stack([tf.range(tf.shape(x)[0]) - 1, tf.cast(tf.argmax(x, 1), tf.int32)], 1)
+    ),
+    "a list of examples": lambda tf, x, w: tf.map_fn(lambda row: row - tf.reduce_max(x), x),
+    "repeated one after the other": lambda tf, x, w: tf.tile(x, [2, 1]) * tf.concat([x, -x], 0),
+    "several in one row": lambda tf, x, w: tf.reduce_mean(tf.abs(tf.reduce_sum(tf.reshape(x, [-1, 12]), 1))),
+    "a histogram": lambda tf, x, w: tf.histogram_fixed_width(x, [0.0, 1.0], 5),
+    "Pearson": lambda tf, x, w: tf.reduce_sum((x - tf.reduce_mean(x)) * w[0]) / tf.sqrt(tf.reduce_sum(x * x)),
+    "dice": lambda tf, x, w: (
+        2 * tf.reduce_sum(x * w[0]) / (tf.reduce_sum(x) + tf.reduce_sum(w[0] * x * x) + 1)
+    ),
+    "a root of a mean": lambda tf, x, w: tf.sqrt(tf.reduce_mean(x)),
+    "a mean squared": lambda tf, x, w: tf.square(tf.reduce_mean(x)),
+    "a product of means": lambda tf, x, w: tf.reduce_mean(x) * tf.reduce_mean(x * w[0]),
+    "the largest": lambda tf, x, w: tf.reduce_max(x),
+    "kept above a bound": lambda tf, x, w: tf.maximum(tf.reduce_sum(x), 1.0),
+    "examples compared": lambda tf, x, w: tf.reduce_mean(tf.matmul(x, x, transpose_b=True)),
+    "examples subtracted": lambda tf, x, w: tf.reduce_sum(x[:, None, :] - x[None]),
+    "columns against rows": lambda tf, x, w: tf.reduce_mean(x[:, 0] - x[:, :1]),
+    "triplets of a batch": lambda tf, x, w: tf.reduce_mean(tf.split(x, 3)[1]),
+    "parts of unequal size": lambda tf, x, w: tf.reduce_mean(tf.split(x, [2, -1], axis=0)[0]),
+    "compared by einsum": lambda tf, x, w: tf.reduce_mean(tf.einsum("ik,jk->ij", x, x)),
+    "distances by einsum": lambda tf, x, w: tf.einsum("ik,il->ikl", x, tf.einsum("ik,jk->ij", x, x)),
+    "weighted by the batch": lambda tf, x, w: tf.matmul(x, tf.matmul(x, x, transpose_a=True)),
+    "cast from a sum": lambda tf, x, w: tf.cast(tf.reduce_sum(tf.cast(x > 0, tf.int32)), tf.float32),
+}
+"""Each was once taken for something that every replica could compute of its own part, or is of the same kind."""
+
+VALUES.update({name: ("other", value) for name, value in OTHERS.items()})
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +258,110 @@ def kinds() -> dict[str, str]:
 @pytest.mark.parametrize("name", VALUES)
 def test_each_value(kinds: dict[str, str], name: str) -> None:
     assert kinds[name] == VALUES[name][0]
+
+
+def test_no_ordinary_loss_of_keras_needs_the_whole_batch() -> None:
+    import keras
+    import tensorflow as tf
+
+    names = [
+        "binary_crossentropy",
+        "binary_focal_crossentropy",
+        "categorical_crossentropy",
+        "categorical_focal_crossentropy",
+        "categorical_hinge",
+        "cosine_similarity",
+        "huber",
+        "kl_divergence",
+        "log_cosh",
+        "mean_absolute_error",
+        "mean_absolute_percentage_error",
+        "mean_squared_error",
+        "mean_squared_logarithmic_error",
+        "poisson",
+    ]
+    found: dict[str, str] = {}
+
+    def step(y: Any, p: Any) -> Any:
+        known = Kinds()
+        for tensor in (y, p):
+            known.set(tensor, each())
+        for name in names:
+            found[name] = known.kind_of(getattr(keras.losses, name)(y, p)).name
+        labels = tf.argmax(y, axis=-1)
+        found["sparse"] = known.kind_of(keras.losses.sparse_categorical_crossentropy(labels, p)).name
+        found["mean"] = known.kind_of(keras.losses.MeanSquaredError()(y, p)).name
+        found["weighted"] = known.kind_of(keras.losses.BinaryCrossentropy()(y, p, sample_weight=y[:, 0])).name
+
+    spec = tf.TensorSpec([None, 6])
+    tf.function(step, autograph=False).get_concrete_function(spec, spec)
+    assert found == dict.fromkeys([*names, "sparse"], "each") | {"mean": "mean", "weighted": "mean"}
+
+
+def test_what_keras_layers_compute_is_one_value_for_each_example() -> None:
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    image, steps, words = [None, 8, 8, 3], [None, 5, 6], ([None, 5], "int32")
+    recurrent = [layers.LSTM, layers.GRU, layers.SimpleRNN]
+    every: list[tuple[Any, Any]] = [
+        *(
+            (layers.Conv2D(4, 3, **given), image)
+            for given in ({"strides": 2}, {"dilation_rate": 2}, {"groups": 1})
+        ),
+        *((layers.Conv2DTranspose(4, 3, padding=padding), image) for padding in ("same", "valid")),
+        (layers.SeparableConv2D(4, 3), image),
+        (layers.Conv3DTranspose(2, 2), [None, 4, 4, 4, 2]),
+        (layers.UpSampling2D(2), image),
+        (layers.UpSampling2D(2, interpolation="bilinear"), image),
+        (layers.GroupNormalization(3), [None, None, None, 3]),
+        (layers.LayerNormalization(), steps),
+        (layers.RepeatVector(3), [None, 6]),
+        (layers.GroupQueryAttention(4, 4, 2), (steps, steps)),
+        (layers.MultiHeadAttention(2, 4, dropout=0.1), ([None, None, 6], [None, None, 6])),
+        (layers.Attention(), [steps, steps]),
+        (layers.ConvLSTM2D(3, 3), [None, 4, 8, 8, 3]),
+        (layers.TimeDistributed(layers.Dense(3)), steps),
+        (layers.Bidirectional(layers.GRU(4, return_sequences=True)), [None, None, 6]),
+        *(
+            (layer(4, unroll=unroll, go_backwards=not unroll), steps)
+            for layer in recurrent
+            for unroll in (0, 1)
+        ),
+        *(
+            (
+                keras.Sequential([layers.Embedding(9, 4, mask_zero=True), layer(4, return_sequences=True)]),
+                words,
+            )
+            for layer in recurrent
+        ),
+        (keras.Sequential([layers.Masking(), layers.Bidirectional(layers.LSTM(3))]), [None, None, 6]),
+        (layers.RandomRotation(0.2), image),
+    ]
+    others: list[str] = []
+
+    def step() -> None:
+        known = Kinds()
+
+        def given(shape: Any) -> Any:
+            if isinstance(shape[-1], list):
+                return type(shape)(given(one) for one in shape)
+            sizes, dtype = (shape, "float32") if isinstance(shape, list) else shape
+            tensor = tf.compat.v1.placeholder_with_default(
+                tf.zeros([size or 2 for size in sizes], dtype), sizes
+            )
+            known.set(tensor, each())
+            return tensor
+
+        for layer, shape in every:
+            inputs = given(shape)
+            found = layer(*inputs) if isinstance(inputs, tuple) else layer(inputs)
+            if not known.kind_of(found).like(each()):
+                others.append(f"{layer.name}: {known.kind_of(found).name}")
+
+    tf.function(step, autograph=False).get_concrete_function()
+    assert others == []
 
 
 def test_half_of_a_mean_and_a_penalty_is_half_of_each() -> None:

@@ -1,4 +1,4 @@
-"""`orch drain`: give a host no more tasks, and move those that it has at the next verified checkpoint."""
+"""`orch drain`: give a host no more tasks, of one run or of all, and move those that it has at the next checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from orchestrator.cli.run_choice import (
     hosts_of,
     run_and,
     runs_of,
-    with_host,
 )
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
@@ -27,11 +26,13 @@ from orchestrator.head.api.client import Client
 def run(
     name: str | None, host: str, session: Session, *, verb: str = "drain", now: bool = False
 ) -> dict[str, Any]:
-    """Drain or undrain the host, and return its new state. Without a name: for the only active run that has it."""
+    """Drain or undrain the host, and return its new state. Without a name: for all runs, and those to come."""
     client: Client = session.client()
-    runs = runs_of(client)
-    chosen = find(runs, name) if name else with_host(runs, host, verb)
-    return client.post(f"/v1/runs/{chosen['run_id']}/{verb}", {"host": host} | ({"now": True} if now else {}))
+    more = {"now": True} if now else {}
+    if not name:
+        return client.post(f"/v1/hosts/{host}/{verb}", more)
+    chosen = find(runs_of(client), name)
+    return client.post(f"/v1/runs/{chosen['run_id']}/{verb}", {"host": host} | more)
 
 
 def give_up(name: str | None, host: str, session: Session) -> list[dict[str, Any]]:
@@ -54,6 +55,8 @@ def awaits(run: Mapping[str, Any], host: str) -> bool:
 
 def answer(host_document: dict[str, Any], *, now: bool) -> str:
     """Return the sentence for people."""
+    if "runs" in host_document:
+        return "\n".join(answer(run, now=now) for run in host_document["runs"])
     host, tasks = host_document.get("host"), ", ".join(map(str, host_document.get("tasks") or []))
     state = f"{host} is {host_document.get('state')} for {host_document.get('run_id')}"
     if host_document.get("state") != "drained":
@@ -77,9 +80,9 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
     examples=[
         (
             "orch drain gpu-b",
-            "Move the only run that uses gpu-b off that host, at its next step or checkpoint",
+            "Move all runs off gpu-b, each at its next checkpoint, and place none there any more",
         ),
-        ("orch drain mnist gpu-b --now", "Move the run mnist off it at once"),
+        ("orch drain mnist gpu-b --now", "Move only the run mnist off it, at once"),
         ("orch drain gpu-b --gone", "Say that gpu-b does not come back: no run waits for it any more"),
     ],
 )
@@ -102,10 +105,11 @@ def command(
     gone: bool,
     as_json: bool,
 ) -> int:
-    """Move a run off HOST: a spare takes its tasks, or the run continues with fewer workers.
+    """Move runs off HOST: a spare takes their tasks, or they continue with fewer workers.
 
-    The tasks move at the next verified checkpoint. Without NAME: the only active run that has HOST. Exit code 6 if
-    no spare has room and replicas_min does not allow fewer workers. `orch undrain HOST` lets it take tasks again.
+    The tasks move at the next verified checkpoint. Without NAME: all runs that have HOST, and no run is placed there
+    until `orch undrain HOST`, also after a restart of the coordinator. Exit code 6, and nothing is changed, if no spare
+    has room and replicas_min does not allow fewer workers.
 
     With --gone, for a host that does not answer: every run that has it, ended ones too, takes your word that nothing of
     the run lives there. Refused if the host answers. If it does come back, what is left on it is ended.
@@ -121,5 +125,9 @@ def command(
     if as_json:
         session.put_json(answered)
     else:
-        session.put(printable(answer(answered, now=now)))
+        for line in answer(answered, now=now).splitlines():
+            session.put(printable(line))
+        if "runs" in answered:
+            kept_out = f"{host} is drained: no run is placed there until `orch undrain {host}`"
+            (session.say if answered["runs"] else session.put)(printable(kept_out))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import fold, printable
-from orchestrator.client.hosts import document
+from orchestrator.client.hosts import document, is_free
 from orchestrator.core.errors import SomeHostsOnly
 from orchestrator.core.words import size
 
@@ -24,23 +25,29 @@ Host = Mapping[str, Any]
     examples=[
         ("orch hosts cluster.yaml", "Show the hosts of a cluster spec, before anything is started on them"),
         ("orch hosts", "Show the hosts of the active runs"),
+        ("orch hosts cluster.yaml --free", "Show only hosts that may take a task now"),
         ("orch hosts cluster.yaml --json", "Print everything that is known, for scripts"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="[FILE]", required=False)
+@click.option("--free", is_flag=True, help="Show only hosts on which a GPU and a slot are free.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
-def command(session: Session, file: str | None, as_json: bool) -> int:
-    """Show every host: CPUs, memory, disk, GPUs and who uses them, and the runs of orch that live there.
+def command(session: Session, file: str | None, free: bool, as_json: bool) -> int:
+    """Show every host: CPUs, memory, disk, GPUs and slots with who holds them, and the runs of orch that live there.
 
     Without FILE: the hosts of the active runs. The hosts are asked themselves, without the coordinator. Exit code 4
     where one cannot be reached.
     """
     hosts = document(session, file)
+    if free:
+        hosts["hosts"] = [host for host in hosts["hosts"] if is_free(host)]
     if as_json:
         session.put_json(hosts)
     else:
         session.put("\n".join(lines(hosts["hosts"], session.paint, session.width)))
+        if free and not hosts["hosts"]:
+            session.say("No host is free")
     away = [str(host["host"]) for host in hosts["hosts"] if not host["reachable"]]
     return SomeHostsOnly.exit_code if away else 0
 
@@ -61,6 +68,12 @@ def lines(hosts: Sequence[Host], paint: Paint, width: int | None) -> list[str]:
         },
     )
     gpus = [_gpu_row(host, gpu) for host in hosts for gpu in host["gpus"]]
+    gpus += [
+        dict.fromkeys(("MODEL", "USED", "MEM USED", "MEM FREE"), "")
+        | {"HOST": str(host["host"]), "GPU": f"slot {slot['slot']}", "BY": printable(_by(slot))}
+        for host in hosts
+        for slot in host.get("slots") or []
+    ]
     if gpus:
         shown += ["", *_gpu_table(gpus, paint, width)]
     problems = [host for host in hosts if not host["reachable"] or (host.get("reason"))]
@@ -123,11 +136,16 @@ def _gpu_row(host: Host, gpu: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by(gpu: Mapping[str, Any]) -> str:
-    """Return who uses a GPU: the run, or the user and the process; `free` if nobody does."""
+    """Return who has a GPU or slot: who leased it, the run, or the user and the process; `free` if nobody does."""
     users = [
         str(process["run"] or f"{process['user'] or 'unknown user'} (pid {process['pid']})")
-        for process in gpu["processes"]
+        for process in gpu.get("processes") or []
     ]
+    if holder := gpu.get("held_by"):
+        head = f", {holder['head']}" if holder["head"] else f", {holder['user']}" if holder["user"] else ""
+        since = f", since {datetime.fromtimestamp(holder['since']):%Y-%m-%d %H:%M}" if holder["since"] else ""
+        run = holder["run"] or "a process"
+        users = [f"{run}{head}{since}", *(user for user in users if user != run)]
     named = list(dict.fromkeys(users))
     return (
         "free" if not named else ", ".join(named[:2]) + (f", {len(named) - 2} more" if len(named) > 2 else "")

@@ -1,4 +1,4 @@
-"""`orch plan`: show the resolved plan of a cluster spec. No host is contacted."""
+"""`orch plan`: show the resolved plan of a cluster spec. No host is contacted without --now."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from orchestrator.cli.help import Command
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import table
+from orchestrator.core.errors import CoordinatorUnreachable, UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted
 from orchestrator.reporting.fault_costs import sentence
@@ -39,6 +40,9 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
     styles = {(0, column): ("dim",) for column in range(len(rows[0]))}
     lines += ["", *(f"  {line}" for line in table(rows, paint, styles=styles))]
+    placement = document.get("placement") or {}
+    lines += [f"  not now: {placement['why']}"] if placement and not placement["fits"] else []
+    lines += [f"  not elsewhere: {why}" for why in (placement.get("against") or {}).values()]
     lines += [f"  first, on each host: {document['activate']}"] if document["activate"] else []
     lines += [
         f"  {host} is reached by: {command}"
@@ -51,12 +55,25 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     return "\n".join(lines)
 
 
-def show(file: str, session: Session, *, as_json: bool) -> int:
+def show(file: str, session: Session, *, as_json: bool, now: bool = False) -> int:
     """Load the file and print its plan, for `orch plan` and `orch up --dry-run`."""
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
+    placement: Mapping[str, Any] | None = None
+    if plan.has_choice:
+        from orchestrator.client.starting import ensure_coordinator
+        from orchestrator.client.submit import placed_now
+
+        if now:
+            ensure_coordinator(session)
+        try:
+            plan, placement = placed_now(plan, session.client(), look=now)
+        except (CoordinatorUnreachable, UsageError):
+            if now:
+                raise
     plan_document = {**document(plan), "proxy_commands": _proxy_commands(plan, session)}
+    plan_document["placement"] = placement and {key: placement[key] for key in ("fits", "why", "against")}
     if as_json:
         session.put_json(plan_document)
     else:
@@ -85,15 +102,23 @@ def _proxy_commands(plan: Plan, session: Session) -> dict[str, list[str]]:
     cls=Command,
     examples=[
         ("orch plan cluster.yaml", "Show hosts, GPUs, ports, commands and environments"),
+        (
+            "orch plan cluster.yaml --now",
+            "Ask the hosts what is free, and show where the run would go, and why",
+        ),
         ("orch plan cluster.yaml --json", "The same as a document, with TF_CONFIG parsed"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
+@click.option(
+    "--now", is_flag=True, help="Ask the hosts what others hold there, and place the tasks on what is free."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
 @click.pass_obj
-def command(session: Session, file: str, as_json: bool) -> int:
+def command(session: Session, file: str, now: bool, as_json: bool) -> int:
     """Show what FILE resolves to: for each task its host, GPUs, port, TF_CONFIG, environment and command.
 
-    Nothing is started, and no host is contacted.
+    Nothing is started. The tasks are placed on what this head node's other runs leave free; only with --now are the
+    hosts asked what else is held there.
     """
-    return show(file, session, as_json=as_json)
+    return show(file, session, as_json=as_json, now=now)

@@ -16,7 +16,7 @@ from orchestrator.cli.show.terminal import printable
     acts=True,
     about_runs=True,
     examples=[
-        ("orch undrain gpu-b", "Let gpu-b take tasks of the only run that has it"),
+        ("orch undrain gpu-b", "Let gpu-b take tasks again, of all runs"),
         ("orch undrain mnist gpu-b", "Let gpu-b take tasks of the run mnist"),
     ],
 )
@@ -28,13 +28,16 @@ def command(session: Session, name: str | None, host: str, old_name: str | None,
     """Let HOST take tasks again after a drain or a quarantine.
 
     A run that continued with fewer workers grows back at its next verified checkpoint; otherwise HOST becomes a
-    spare. Without NAME: the only active run that has HOST.
+    spare. Without NAME: for all runs, and runs can be placed there again.
     """
     answered = run(name or old_name, host, session, verb="undrain")
     if as_json:
         session.put_json(answered)
     else:
-        session.put(
-            printable(f"{host} is {answered.get('state')} for {answered.get('run_id')}; it can take tasks")
-        )
+        for of_run in answered.get("runs", [answered]):
+            session.put(
+                printable(f"{host} is {of_run.get('state')} for {of_run.get('run_id')}; it can take tasks")
+            )
+        if "runs" in answered:
+            session.put(printable(f"runs can be placed on {host}"))
     return 0

@@ -12,6 +12,7 @@ from orchestrator.client.client import Client, Run
 from orchestrator.client.environment import Environment
 from orchestrator.client.killing import order
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.head.records import log_pages
 from orchestrator.head.records.log_file import LogLine
 from orchestrator.head.records.runlogs import RunLogs
 
@@ -62,6 +63,8 @@ class Feed:
         self._logs = RunLogs(environment.paths.state_dir)
         self._kept: dict[str, _Kept] = {}
         self._seen = Seen()
+        self._found: tuple[tuple[str, str | None, str], str, deque[LogLine]] = (("", None, ""), "", deque())
+        """What was searched for, up to which place of the logs, and the lines with it."""
         self.name = name
         """The run that is shown."""
 
@@ -135,10 +138,23 @@ class Feed:
     def _lines(self, run: Document | None, task: str | None, grep: str) -> list[LogLine]:
         if run is None:
             return []
-        read = self._logs.read(
-            str(run["run_id"]), [task] if task else None, tail=LOG_LINES * (10 if grep else 1)
-        )
-        return [line for line in read if grep in line.text][-LOG_LINES:]
+        run_id = str(run["run_id"])
+        if not grep:
+            return list(self._logs.read(run_id, [task] if task else None, tail=LOG_LINES))
+        # All of the log is searched, once: after that only what is new in it.
+        query = {"q": grep, "limit": str(LOG_LINES), "task": task or ""}
+        asked = run_id, task, grep
+        known, after, lines = self._found
+        if known != asked:
+            after, lines = "", deque(maxlen=LOG_LINES)
+        page = log_pages.document(self._logs, run_id, {**query, "after": after} if after else query)
+        while not after and page["before"] and len(page["lines"]) < LOG_LINES:
+            older = log_pages.document(self._logs, run_id, {**query, "before": page["before"]})
+            page = {**older, "lines": older["lines"] + page["lines"], "after": page["after"]}
+        keys = ("time", "task", "generation", "stream", "text")
+        lines.extend(LogLine(*(line[key] for key in keys)) for line in page["lines"])
+        self._found = asked, page["after"], lines
+        return list(lines)
 
     # -- what a person asks for ----------------------------------------------------------------------------
 

@@ -140,6 +140,14 @@ SIGNATURES: tuple[Signature, ...] = (
         (r"Collective ops is aborted by: .*?NCCL.*?(?:unhandled \w+ error|invalid usage|internal error)",),
         *_NCCL,
     ),
+    Signature(
+        Cause.DEVICES,
+        (r"is joining a group with size ?(?P<a>\d+), but that group has size ?(?P<b>\d+)",),
+        "a collective was joined as one of {a} replicas and as one of {b}: the tasks do not have the same number of "
+        "devices, or a process has two strategies of different sizes",
+        "give every task the same `gpus:`; make one strategy in a process, or let orch run the script, which keeps "
+        "several MirroredStrategies apart",
+    ),
     # A follower may repeat its peer's error, but the task that failed first never prints this line.
     Signature(
         Cause.FOLLOWER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.core.plan import CheckpointPlan, Plan
+from orchestrator.core.plan import CheckpointPlan, Gpu, Plan, lease_in_words
 from orchestrator.core.state.host import Host
 from orchestrator.core.state.run import Problem
 from orchestrator.core.strategy import STRATEGIES
@@ -89,13 +89,14 @@ GPU_LEASED = "gpu-leased"
 HELD_BY_OTHERS = (GPU_IN_USE, GPU_LEASED)
 
 
-def leased(holders: Sequence[str]) -> Problem | None:
+def leased(holders: Sequence[tuple[Gpu, str]]) -> Problem | None:
     """Return why the run cannot have its GPUs on a host: the leases of other runs; None if there are none."""
     if not holders:
         return None
     return Problem(
         code=GPU_LEASED,
-        message="; ".join(holders),
+        message="; ".join(f"{lease_in_words(lease)} is held by {who}" for lease, who in holders),
+        held=tuple(holders),
         hint="`orch up --queue` waits for it; or ask them, or give the run other GPUs",
         exit_code=6,
     )
@@ -121,7 +122,7 @@ def gpus(
         return _no_gpu(plan, name, why_none) if why_none is not None else None
     placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
     named = set(plan.host(name).gpus) if plan.host(name).spare else placed
-    wanted = {present.index(gpu) if isinstance(gpu, str) and gpu in present else gpu for gpu in named}
+    wanted = {_number(gpu, present) for gpu in named}
     lists = "`nvidia-smi -L` there lists them"
     for gpu in sorted(wanted, key=str, reverse=True):
         if gpu not in instances and gpu not in range(len(present)):
@@ -144,10 +145,20 @@ def gpus(
     return Problem(
         code=GPU_IN_USE,
         message=f"in use by somebody else: {processes}",
+        held=tuple(
+            (gpu, f"{process['user'] or 'a user'}, no run of orch")
+            for process in taken
+            for gpu in named
+            if _number(gpu, present) == process["gpu"]
+        ),
         hint="nothing of others is ever killed: wait, ask them, or give the run other GPUs "
         "(`gpus: [1, 2]` lists them)",
         exit_code=6,
     )
+
+
+def _number(gpu: Gpu, present: Sequence[str]) -> Gpu:
+    return present.index(gpu) if isinstance(gpu, str) and gpu in present else gpu
 
 
 def _no_gpu(plan: Plan, name: str, why: str) -> Problem | None:

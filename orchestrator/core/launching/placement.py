@@ -1,82 +1,217 @@
 """Chooses the host and the GPUs of each task. Pure: the same input gives the same places.
 
 Rules:
-- A host holds as many tasks as it has slots; a spare host holds none.
-- Tasks spread: the next one goes where the fewest are. Then the tasks of a type are numbered in the order of
-  the hosts, so that neighbours in a ring of workers share a machine where they can.
+- A host holds as many tasks as it has slots; a spare host holds none. What others hold of a host is not given away.
+- A type of task goes only to the hosts that it names, that have its labels, and on which as many GPUs have its memory.
+- Tasks spread: the next one goes where the fewest of them are, and there where the fewest GPUs are left over. With
+  `together` they take as few hosts as possible; with `together: false` a host holds one of them at most. Then the
+  tasks of a type are numbered in the order of the hosts, so that neighbours in a ring share a machine where they can.
 - A task's GPUs come from its host's list, in order, and no two tasks share one. A task that names no number gets an
-  equal share of what its host has left (chief, worker), or none at all (ps, evaluator).
-- The tasks that ask for the most GPUs are placed first, each where the fewest are left over. For tasks that ask alike
-  this finds a place whenever there is one; for a mix it is a good guess, and what finds no room is named.
+  equal share of what its host has left (chief, worker), or none at all (ps, evaluator). For a share, a host must have
+  all of its GPUs: half of a host that others use is not what was asked for.
+- The tasks that ask for the most GPUs are placed first. For tasks that ask alike this finds a place whenever there is
+  one; where it finds none for a mix on a few hosts, all ways are tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from math import gcd
+from types import MappingProxyType
 
-from orchestrator.core.plan import TASK_TYPES, HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.core.words import counted, listed
+from orchestrator.core.plan import TASK_TYPES, Ask, Gpu, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.words import counted, listed, size
 
 COMPUTING_TYPES = ("chief", "worker")
 """Task types that share their host's GPUs when the spec names no number, and that must be equal when mirrored."""
 
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request for some tasks of one type. `gpus` is the count for each task; None leaves it to the rules above."""
-
-    type: str
-    replicas: int
-    gpus: int | None = None
-    split: bool = False
-    """As many tasks, with as many GPUs each, as use all GPUs; `gpu_split` finds both numbers before it is placed."""
-
-    @property
-    def shares(self) -> bool:
-        """Return whether its tasks take an equal share of the GPUs that are left on their host."""
-        return self.gpus is None and self.type in COMPUTING_TYPES
-
-    @property
-    def needs(self) -> int:
-        """Return how many GPUs each of its tasks needs at least."""
-        return self.gpus or 0
+_SEARCHED_HOSTS_MAX, _SEARCH_STEPS_MAX = 32, 20_000
+"""Up to how many hosts all ways are tried, and how many steps that may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlacement:
-    """Why there is no placement. `kind` is slots, gpus or unequal; `task_type` is who has the problem."""
+    """Why there is no placement. `kind` is slots, gpus, unequal or hosts; `task_type` is who has the problem."""
 
     kind: str
     task_type: str
     message: str
 
 
-@dataclass(slots=True)
-class _Capacity:
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """What others have of a host, each with who that is, and what is known of it."""
+
+    gpus: Mapping[Gpu, str] = field(default_factory=dict)
+    slots: Mapping[int, str] = field(default_factory=dict)
+    """By number, of a host whose slots count over all runs."""
+    tasks: int = 0
+    """How many tasks of other runs of this head node are there."""
+    why: str = ""
+    """Why it gets no task at all; empty if it may."""
+    gpu_bytes: Mapping[Gpu, int] = field(default_factory=dict)
+    """The memory of GPUs, as the driver says. A GPU of which it says nothing may have any."""
+
+
+_FREE: Mapping[str, Occupied] = MappingProxyType({})
+_ALL_OF_IT = Occupied()
+
+
+class _Room:
     """What is left of one host while tasks are placed on it."""
 
-    index: int
-    host: HostPlan
-    free_gpus: int
-    taken: list[str] = field(default_factory=list)
+    __slots__ = (
+        "_bytes",
+        "_claims",
+        "free",
+        "host",
+        "index",
+        "is_whole",
+        "others",
+        "slots",
+        "taken",
+        "unfit",
+    )
+
+    def __init__(self, index: int, host: HostPlan, occupied: Occupied) -> None:
+        self.index = index
+        self.host = host
+        self.free = (
+            [gpu for gpu in host.gpus if gpu not in occupied.gpus] if occupied.gpus else list(host.gpus)
+        )
+        self.is_whole = len(self.free) == len(host.gpus)
+        self.slots = host.slots
+        if host.tasks_max is not None and occupied.slots:
+            self.slots = min(host.slots, len(_free_slots(host, occupied)))
+        self.others = occupied.tasks
+        self.taken: list[Ask] = []
+        self._bytes = occupied.gpu_bytes
+        self._claims = 0
+
+    @property
+    def gpus_left(self) -> int:
+        """Return how many GPUs no task has claimed."""
+        return len(self.free) - self._claims
+
+    def fits(self, ask: Ask) -> bool:
+        """Return whether one more task of this request has room."""
+        if len(self.taken) >= self.slots or self.gpus_left < ask.needs:
+            return False
+        if ask.shares and not self.is_whole:
+            return False
+        if ask.together is False and ask in self.taken:
+            return False
+        return not (ask.is_particular and not self._suits(ask))
+
+    def _suits(self, ask: Ask) -> bool:
+        if (ask.on and self.host.name not in ask.on) or not set(ask.labels) <= set(self.host.labels):
+            return False
+        return ask.gpu_bytes is None or self._has_memory([*self.taken, ask])
+
+    def _has_memory(self, asks: Sequence[Ask]) -> bool:
+        """Return whether the GPUs suffice, where some tasks ask for memory: those can take only a part of them."""
+        wanted = {ask.gpu_bytes for ask in asks if ask.gpu_bytes is not None}
+        return all(
+            sum(ask.needs for ask in asks if (ask.gpu_bytes or 0) >= least)
+            <= sum(self.bytes_of(gpu) >= least for gpu in self.free)
+            for least in wanted
+        )
+
+    def bytes_of(self, gpu: Gpu) -> float:
+        """Return the memory of a GPU, as far as known."""
+        return self._bytes.get(gpu, float("inf"))
+
+    def take(self, ask: Ask) -> None:
+        """Place one task here."""
+        self.taken.append(ask)
+        self._claims += ask.needs
+
+    def give_back(self) -> None:
+        """Undo the last `take`."""
+        self._claims -= self.taken.pop().needs
+
+    def rank(self, ask: Ask) -> tuple[int, int, int, int]:
+        """Return the order in which hosts are chosen for the next task; the lowest is first."""
+        left = self.gpus_left
+        return (len(self.taken), left == 0 if ask.shares else left - ask.needs, self.others, self.index)
+
+    def holds(self, ask: Ask, most: int) -> int:
+        """Return how many tasks of this request it could take, up to `most`."""
+        if ask.gpu_bytes is None and ask.together is not False:
+            room = self.slots - len(self.taken) if self.fits(ask) else 0
+            return min(most, room, self.gpus_left // ask.needs if ask.needs else room)
+        count = 0
+        while count < most and self.fits(ask):
+            self.take(ask)
+            count += 1
+        for _ in range(count):
+            self.give_back()
+        return count
 
 
 def place(
-    hosts: Sequence[HostPlan], asks: Iterable[Ask], *, equal_gpus: bool
+    hosts: Sequence[HostPlan],
+    asks: Iterable[Ask],
+    *,
+    equal_gpus: bool,
+    occupied: Mapping[str, Occupied] = _FREE,
 ) -> tuple[tuple[TaskPlan, ...], tuple[NoPlacement, ...]]:
-    """Return the tasks with their places, in the order of their ids; or no task, and every problem found."""
+    """Return the tasks with their places, in the order of their ids; or no task, and every problem found.
+
+    Args:
+        hosts: all that may be used.
+        asks: what is asked for, one for each type.
+        equal_gpus: whether chief and workers must have equally many GPUs.
+        occupied: what others have, by the name of the host; nothing of a host that it lacks.
+    """
     wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
-    capacities = [_Capacity(i, host, len(host.gpus)) for i, host in enumerate(hosts) if not host.spare]
-    problems = [*_too_many(capacities, wanted), *_too_hungry(capacities, wanted)]
-    if not problems:
-        problems = _fill(capacities, wanted)
+    rooms = [
+        _Room(i, host, occupied.get(host.name, _ALL_OF_IT))
+        for i, host in enumerate(hosts)
+        if not host.spare and not (occupied and occupied.get(host.name, _ALL_OF_IT).why)
+    ]
+    problems = _too_many(rooms, wanted) or _too_hungry(rooms, wanted)
+    problems = problems or _fill(rooms, wanted)
     if problems:
         return (), tuple(problems)
-    tasks = _hand_out(capacities, wanted)
+    tasks = _hand_out(rooms, wanted, occupied)
     unequal = _unequal(tasks, wanted) if equal_gpus else []
-    return ((), tuple(unequal)) if unequal else (tasks, ())
+    if not unequal:
+        return tasks, ()
+    for count in sorted({len(host.gpus) for host in hosts}, reverse=True) if occupied else ():
+        alike = [host for host in hosts if len(host.gpus) == count]
+        if len(alike) < len(hosts):
+            tasks, _ = place(alike, wanted.values(), equal_gpus=True, occupied=occupied)
+            if tasks:
+                return tasks, ()
+    return (), tuple(unequal)
+
+
+def against(host: HostPlan, asks: Iterable[Ask], occupied: Occupied) -> str:
+    """Return why a host that holds none of the tasks could take none of them; empty if it could."""
+    name = host.name
+    if host.spare:
+        return f"{name} is a spare"
+    if occupied.why:
+        return f"{name} {occupied.why}"
+    room = _Room(0, host, occupied)
+    asks = tuple(asks)
+    if any(room.fits(ask) for ask in asks):
+        return ""
+    if all(ask.on and host.name not in ask.on for ask in asks):
+        return f"{name} is not among the hosts of `on:`"
+    if all(not set(ask.labels) <= set(host.labels) for ask in asks):
+        return f"{name} lacks the labels of `on:`"
+    holders = [
+        f"GPU {gpu} of {name} is held by {occupied.gpus[gpu]}" for gpu in host.gpus if gpu in occupied.gpus
+    ]
+    if room.slots <= 0:
+        holders = [
+            f"slot {number} of {name} is held by {who}" for number, who in sorted(occupied.slots.items())
+        ]
+    return "; ".join(holders) or f"{name} has {counted(len(host.gpus), 'GPU')} that could serve"
 
 
 def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
@@ -93,7 +228,10 @@ def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPl
             continue
         own, used = plan.host(task.host).gpus, plan.host(name).gpus
         gpus = task.gpus if name == task.host else tuple(used[own.index(gpu)] for gpu in task.gpus)
-        tasks.append(TaskPlan(TaskId(task.id.type, numbered[task.id.type]), name, gpus, task.slot))
+        slot = task.host_slot
+        if name != task.host:  # a spare has all of its slots leased
+            slot = task.slot if plan.host(name).tasks_max is not None else None
+        tasks.append(TaskPlan(TaskId(task.id.type, numbered[task.id.type]), name, gpus, task.slot, slot))
         numbered[task.id.type] += 1
     return tuple(tasks)
 
@@ -106,13 +244,17 @@ def has_room(plan: Plan, capacity: str, host: str) -> bool:
     return capacity == host or (other.slots >= len(tasks) and len(other.gpus) >= gpus)
 
 
-def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
+def _free_slots(host: HostPlan, occupied: Occupied) -> list[int]:
+    return [number for number in range(host.tasks_max or 0) if number not in occupied.slots]
+
+
+def _too_many(rooms: Sequence[_Room], wanted: Mapping[str, Ask]) -> list[NoPlacement]:
     tasks = sum(ask.replicas for ask in wanted.values())
-    slots = sum(capacity.host.slots for capacity in capacities)
+    slots = sum(room.slots for room in rooms)
     if tasks <= slots:
         return []
     most = max(wanted.values(), key=lambda ask: ask.replicas)
-    have = listed([f"{capacity.host.name} {capacity.host.slots}" for capacity in capacities])
+    have = listed([f"{room.host.name} {room.slots}" for room in rooms])
     return [
         NoPlacement(
             "slots",
@@ -123,74 +265,160 @@ def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[N
     ]
 
 
-def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
-    """Return a problem where a task asks for more GPUs than any host has."""
-    most = max(capacities, key=lambda capacity: capacity.free_gpus, default=None)
+def _too_hungry(rooms: Sequence[_Room], wanted: Mapping[str, Ask]) -> list[NoPlacement]:
+    """Return a problem where a task asks for more GPUs than any host has, or no host suits it."""
+    most = max(rooms, key=lambda room: len(room.free), default=None)
     if most is None:
         return []
-    return [
+    hungry = [
         NoPlacement(
             "gpus",
             ask.type,
             f"each {ask.type} wants {counted(ask.needs, 'GPU')}, and no host has that many "
-            f"(the most is {most.free_gpus}, on {most.host.name})",
+            f"(the most is {len(most.free)}, on {most.host.name})",
         )
         for ask in wanted.values()
-        if ask.needs > most.free_gpus
+        if ask.needs > len(most.free)
     ]
+    lost = [
+        NoPlacement("hosts", ask.type, f"no host suits the {ask.type}: {_particular(ask)}")
+        for ask in wanted.values()
+        if ask.is_particular and ask.needs <= len(most.free) and not any(room.fits(ask) for room in rooms)
+    ]
+    return hungry + lost
 
 
-def _fill(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
+def _particular(ask: Ask) -> str:
+    words = [f"`on: [{', '.join(ask.on)}]`"] if ask.on else []
+    words += [f"`on: {{{', '.join(f'{key}: {value}' for key, value in ask.labels)}}}`"] if ask.labels else []
+    words += [f"`gpu_memory` of {size(ask.gpu_bytes)}"] if ask.gpu_bytes is not None else []
+    return listed(words) or "`together: false`"
+
+
+def _fill(rooms: Sequence[_Room], wanted: Mapping[str, Ask]) -> list[NoPlacement]:
     """Choose a host for each task: those with the most GPUs first, then those that share, then those without GPUs."""
     problems = []
-    for ask in sorted(wanted.values(), key=lambda ask: (-ask.needs, not ask.shares)):
-        for number in range(ask.replicas):
-            capacity = _best_capacity(capacities, ask)
-            if capacity is None:
-                problems.append(_no_room(capacities, ask, number))
-                break
-            capacity.taken.append(ask.type)
-            capacity.free_gpus -= ask.needs
+    order = sorted(wanted.values(), key=lambda ask: (-ask.needs, not ask.shares))
+    for ask in order:
+        put = (_gather if ask.together else _spread)(rooms, ask)
+        if put < ask.replicas:
+            problems.append(_no_room(rooms, ask, put))
+    if problems and len(order) > 1 and len(rooms) <= _SEARCHED_HOSTS_MAX:
+        for room in rooms:
+            while room.taken:
+                room.give_back()
+        if _search(rooms, order, [_SEARCH_STEPS_MAX]):
+            return []
     return problems
 
 
-def _best_capacity(capacities: Sequence[_Capacity], ask: Ask) -> _Capacity | None:
-    fitting = (s for s in capacities if len(s.taken) < s.host.slots and s.free_gpus >= ask.needs)
-    if ask.shares:
-        return min(fitting, key=lambda s: (len(s.taken), s.free_gpus == 0, s.index), default=None)
-    return min(fitting, key=lambda s: (len(s.taken), s.free_gpus - ask.needs, s.index), default=None)
+def _spread(rooms: Sequence[_Room], ask: Ask) -> int:
+    """Place the tasks of a request, each where the fewest are and the least is left over. Return how many have room."""
+    waiting = [(room.rank(ask), room) for room in rooms if room.fits(ask)]
+    heapify(waiting)
+    for put in range(ask.replicas):
+        if not waiting:
+            return put
+        _, room = heappop(waiting)
+        room.take(ask)
+        if room.fits(ask):
+            heappush(waiting, (room.rank(ask), room))
+    return ask.replicas
 
 
-def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> NoPlacement:
+def _gather(rooms: Sequence[_Room], ask: Ask) -> int:
+    """Place the tasks of a request on as few hosts as possible. Return how many have room."""
+    left = ask.replicas
+    able = [(-room.holds(ask, left), room.rank(ask), room) for room in rooms if room.fits(ask)]
+    heapify(able)
+    while left and able:
+        enough = [(rank, room) for holds, rank, room in able if -holds >= left]
+        _, room = min(enough) if enough else heappop(able)[1:]
+        put = left if enough else room.holds(ask, left)
+        for _ in range(put):
+            room.take(ask)
+        left -= put
+    return ask.replicas - left
+
+
+def _search(
+    rooms: Sequence[_Room], asks: Sequence[Ask], steps: list[int], at: int = 0, left: int = -1
+) -> bool:
+    """Place all requests, whatever way there is. Return whether there is one that was found in so many steps."""
+    if not asks:
+        return True
+    ask, left = asks[0], asks[0].replicas if left < 0 else left
+    if left == 0:
+        return _search(rooms, asks[1:], steps)
+    steps[0] -= 1
+    if at == len(rooms) or steps[0] < 0:
+        return False
+    room = rooms[at]
+    most = room.holds(ask, left)
+    for _ in range(most):
+        room.take(ask)
+    for count in range(most, -1, -1):
+        if _search(rooms, asks, steps, at + 1, left - count):
+            return True
+        if count:
+            room.give_back()
+    return False
+
+
+def _no_room(rooms: Sequence[_Room], ask: Ask, placed: int) -> NoPlacement:
     left = [
-        f"{capacity.host.name} has {counted(capacity.host.slots - len(capacity.taken), 'slot')} and "
-        f"{counted(capacity.free_gpus, 'GPU')} left"
-        for capacity in capacities
-        if len(capacity.taken) < capacity.host.slots
+        f"{room.host.name} has {counted(room.slots - len(room.taken), 'slot')} and "
+        f"{counted(room.gpus_left, 'GPU')} left"
+        for room in rooms
+        if len(room.taken) < room.slots
     ]
+    suits = f" on hosts that suit them ({_particular(ask)})" if ask.is_particular else ""
     return NoPlacement(
         "gpus",
         ask.type,
-        f"only {placed} of {counted(ask.replicas, ask.type)} with {counted(ask.needs, 'GPU')} each find room: "
+        f"only {placed} of {counted(ask.replicas, ask.type)} with {counted(ask.needs, 'GPU')} each find room{suits}: "
         f"{listed(left) or 'no slot is left'}",
     )
 
 
-def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[TaskPlan, ...]:
+def _hand_out(
+    rooms: Sequence[_Room], wanted: Mapping[str, Ask], occupied: Mapping[str, Occupied]
+) -> tuple[TaskPlan, ...]:
     """Assign numbers to the tasks in the order of the hosts, and GPUs to each."""
     numbered: dict[str, int] = dict.fromkeys(wanted, 0)
     tasks: list[TaskPlan] = []
-    for capacity in capacities:
-        sharing = sum(wanted[type_].shares for type_ in capacity.taken)
-        share = capacity.free_gpus // sharing if sharing else 0
-        first = 0
-        for slot, type_ in enumerate(sorted(capacity.taken, key=TASK_TYPES.index)):
-            count = share if wanted[type_].shares else wanted[type_].needs
-            gpus = capacity.host.gpus[first : first + count]
-            tasks.append(TaskPlan(TaskId(type_, numbered[type_]), capacity.host.name, gpus, slot))
-            numbered[type_] += 1
-            first += count
+    for room in rooms:
+        if not room.taken:
+            continue
+        sharing = sum(ask.shares for ask in room.taken)
+        share = room.gpus_left // sharing if sharing else 0
+        here = sorted(room.taken, key=lambda ask: TASK_TYPES.index(ask.type))
+        given = _gpus_of(room, here, share)
+        slots: Sequence[int | None] = [None] * len(here)
+        if room.host.tasks_max is not None:
+            slots = _free_slots(room.host, occupied.get(room.host.name, _ALL_OF_IT))
+        for slot, ask in enumerate(here):
+            task = TaskId(ask.type, numbered[ask.type])
+            tasks.append(TaskPlan(task, room.host.name, given[slot], slot, slots[slot]))
+            numbered[ask.type] += 1
     return tuple(sorted(tasks, key=lambda task: task.id))
+
+
+def _gpus_of(room: _Room, asks: Sequence[Ask], share: int) -> list[tuple[Gpu, ...]]:
+    """Return the GPUs of each task on a host: who asks for the most memory chooses first, and takes the smallest."""
+    if all(ask.gpu_bytes is None for ask in asks):
+        order, free = list(range(len(asks))), list(room.free)
+    else:
+        order = sorted(range(len(asks)), key=lambda number: -(asks[number].gpu_bytes or 0))
+        free = sorted(room.free, key=room.bytes_of)
+    given: list[tuple[Gpu, ...]] = [()] * len(asks)
+    for number in order:
+        ask = asks[number]
+        count = share if ask.shares else ask.needs
+        fitting = [gpu for gpu in free if room.bytes_of(gpu) >= ask.gpu_bytes] if ask.gpu_bytes else free
+        given[number] = tuple(fitting[:count])
+        free = [gpu for gpu in free if gpu not in given[number]]
+    return given
 
 
 def _split_instead(tasks: Sequence[TaskPlan], wanted: Mapping[str, Ask]) -> str:

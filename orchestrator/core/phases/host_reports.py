@@ -311,6 +311,8 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
     if ended.cause is Cause.ORDERED and task.ending is None and turn.run.phase in _NOBODY_IS_ENDED:
         ended = replace(ended, cause=Cause.SWEPT)
     ended = cause.classify(ended)
+    if ended.cause.row.blame is Blame.PEER and len(turn.run.tasks) == 1:
+        ended = replace(ended, cause=Cause.SCRIPT)  # the words of TensorFlow's, and there is no peer
     restored = task.progress.restored
     failed = ended.cause.row.blame is Blame.TASK and not task.progress.has_stepped
     if failed and restored is not None and restored.why:

@@ -15,7 +15,14 @@ from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, s
 from orchestrator.core.hosts.host_state import is_cut_off, say_unfit
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases.stopping import SWEEP_WAIT_S, finish, owes_proof, stop_all, wait_again
+from orchestrator.core.phases.stopping import (
+    SWEEP_WAIT_S,
+    finish,
+    owes_proof,
+    place_again,
+    stop_all,
+    wait_again,
+)
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Ended, Intent, Pending, Phase, Rendezvous, Stopping
@@ -139,6 +146,10 @@ def _refused(turn: Turn, event: HostRefused) -> None:
     if waited is not None and (is_held or is_driven):
         wait_again(turn, waited, others=event.problem.message)
         return
+    if needed and waited is None and _may_go_elsewhere(turn.run, event.problem):
+        turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
+        place_again(turn, event.problem)
+        return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
     retry_at = turn.at + host_state.PREPARE_RETRY_S if host.facts is None else None
@@ -148,6 +159,18 @@ def _refused(turn: Turn, event: HostRefused) -> None:
     if not turn.run.has_begun and (needed or event.problem.code == conflicts.DRIVEN):
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
+
+
+ELSEWHERE_MAX = 3
+"""For how many hosts that turn a run away another place is looked for, where it is not GPUs that others hold: then
+the fault is likely the run's own."""
+
+
+def _may_go_elsewhere(run: Run, problem: Problem) -> bool:
+    """Return whether a run that has not begun may look for another place than the host that turns it away."""
+    if run.has_begun or not run.plan.has_choice or problem.code == conflicts.DRIVEN:
+        return False
+    return problem.code in compatibility.HELD_BY_OTHERS or run.refusals < ELSEWHERE_MAX
 
 
 def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:

@@ -227,7 +227,7 @@ def _went_on_elsewhere(turn: Turn) -> bool:
 def _began_apart(turn: Turn) -> None:
     """End a generation whose tasks hold one training each, and go on from different steps."""
     run = turn.run
-    if not STRATEGIES[run.plan.strategy].rescues:
+    if not STRATEGIES[run.plan.strategy].rescues or _loaded_apart(turn):
         return
     known = [
         task for task in gang(run) if task.progress.began_step is not None and not task.progress.began_stride
@@ -242,6 +242,26 @@ def _began_apart(turn: Turn) -> None:
         f"{least.progress.began_step}: they do not train the same model"
     )
     stop_for(turn, FirstCause(least.id, run.generation, Cause.BEGAN_APART, sentence))
+
+
+def _loaded_apart(turn: Turn) -> bool:
+    """End a generation whose tasks hold one training each, and have loaded different weights into it."""
+    run = turn.run
+    chief = run.task(run.chief)
+    first = chief.progress.loaded
+    for task in gang(run):
+        other = task.progress.loaded
+        if first is None or other is None or other.number != first.number or other.checksum == first.checksum:
+            continue
+        what = (
+            f"{other.file}, and {chief.id} on {chief.host} {first.file}"
+            if other.file != first.file
+            else f"other weights of {other.file} than {chief.id} on {chief.host}"
+        )
+        sentence = f"{task.id} on {task.host} has loaded {what}: they do not train the same model"
+        stop_for(turn, FirstCause(task.id, run.generation, Cause.BEGAN_APART, sentence))
+        return True
+    return False
 
 
 def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:

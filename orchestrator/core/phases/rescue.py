@@ -21,12 +21,16 @@ from orchestrator.core.saving import Holds
 from orchestrator.core.state.instants import Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Stopping
 from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import Task
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import listed
 
 BOUND_MIN_S = 5.0
 """It may take as long as what would be lost took, but for that it would hardly be asked; and so much at least."""
+
+SILENT_S = 30.0
+"""Who gives no sign of life for so long is not waited for, however much would be lost: it is frozen."""
 
 COMPARE_SHARE = 0.5
 """The share of the bound in which the survivors are to say what they hold."""
@@ -76,9 +80,16 @@ def is_compared(run: Run, at: Instant) -> bool:
     """Return whether all survivors have said what they hold, or can no more; or there was time enough."""
     asked = [run.task(each) for each in run.within(Stopping).survivors]
     return is_due(run.within(Stopping).compare_ends_at, at) or not any(
-        task.phase.may_live and task.progress.holds is None and task.progress.rescued is None
+        task.phase.may_live
+        and task.progress.holds is None
+        and task.progress.rescued is None
+        and not _is_silent(task)
         for task in asked
     )
+
+
+def _is_silent(task: Task) -> bool:
+    return (task.progress.runtime_age_s or 0.0) >= SILENT_S
 
 
 def choose(turn: Turn) -> None:
@@ -142,7 +153,11 @@ def _advance(turn: Turn) -> None:
         choose(turn)
         asked = [turn.run.task(each) for each in stopping.survivors]
         turn.do(*(stop_of(turn.run, task, 0.0, turn.at) for task in asked if task.phase.may_live))
-    elif is_due(stopping.rescue_ends_at, turn.at):
+    elif is_due(stopping.rescue_ends_at, turn.at) or (
+        stopping.rescue_ends_at is not None
+        and stopping.rescuer is not None
+        and _is_silent(turn.run.task(stopping.rescuer))
+    ):
         turn.set_phase(rescue_ends_at=None)
         order_stop(turn, 0.0)
 

@@ -108,7 +108,8 @@ def _restart_or_give_up(turn: Turn) -> None:
         return
     host_state.charge(turn, progressed=progressed)
     failure = cause.failure(run) if blamed.row.repeats else None
-    again = turn.tell(FailsAgain()) if failure and failure == run.budget.failure and not progressed else None
+    is_same = failure == (run.budget.failure, run.budget.failed_step)
+    again = turn.tell(FailsAgain()) if failure and is_same and not progressed else None
     decided = restart.verdict(
         turn.run.budget,
         run.plan.restart,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import conflicts
+from orchestrator.core import conflicts, pool
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit, FirstCause
-from orchestrator.core.events import Admitted, OrderFailed, Submitted
+from orchestrator.core.events import Admitted, NoPlaceFound, OrderFailed, Submitted
 from orchestrator.core.gang import addresses, is_individual, next_generation, release, step_max
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
 from orchestrator.core.hosts.compatibility import GPU_LEASED, NO_CODE, SHARE_MISSING
@@ -18,6 +18,7 @@ from orchestrator.core.moments import Begins, Waits
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import stopping
 from orchestrator.core.phases.stopping import stop_all, stop_for
+from orchestrator.core.pool import Placed
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Instant, is_due
 from orchestrator.core.state.phase_states import (
@@ -30,7 +31,7 @@ from orchestrator.core.state.phase_states import (
     Rendezvous,
     Running,
 )
-from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import counted, duration
@@ -45,14 +46,54 @@ NO_SPACE = "no-space"
 def _begin(turn: Turn, event: Submitted | Admitted) -> None:
     """Begin a run, or let it wait for its turn."""
     if turn.run.phase is not Phase.QUEUED:
+        assert isinstance(event, Submitted)
+        turn.set(against=event.against)
+        _say_place(turn)
         _prepare(turn)
     elif isinstance(event, Submitted):
         turn.note(NoteKind.QUEUED, f"{turn.run.run_id} waits in the queue: {_size(turn.run)}")
     else:
-        turn.set(hosts=tuple(replace(host, since_at=turn.at) for host in turn.run.hosts))
         waited = turn.run.within(Queued)
-        turn.enter(Pending(waited=waited), "connecting to the hosts", rank=event.rank)
+        if event.place is not None:
+            _place(turn, event.place)
+        turn.set(hosts=tuple(replace(host, since_at=turn.at) for host in turn.run.hosts))
+        turn.enter(
+            Pending(waited=waited if waited.is_patient else None), "connecting to the hosts", rank=event.rank
+        )
         _prepare(turn)
+
+
+def _place(turn: Turn, place: Placed) -> None:
+    """Put a run of which nothing is anywhere where a place is free."""
+    run, asked = turn.run, turn.run.submitted
+    plan = pool.placed(asked, place)
+    fresh = new_run(run.run_id, plan, epoch=run.epoch, at=turn.at)
+    turn.set(
+        plan=plan,
+        asked=asked if plan != asked else None,
+        against=place.against,
+        tasks=fresh.tasks,
+        hosts=fresh.hosts,
+        problem=None,
+    )
+    _say_place(turn)
+
+
+def _say_place(turn: Turn) -> None:
+    run = turn.run
+    if run.against:
+        where, why = pool.where(run.plan.tasks), pool.sentence(run.against)
+        turn.note(NoteKind.PLACED, f"{run.run_id} is placed on {where}: {why}", against=dict(run.against))
+
+
+def _end_without_place(turn: Turn, event: NoPlaceFound) -> None:
+    """End a run that is not to wait: what turned it away at its first place is the problem."""
+    lost = turn.run.problem
+    if lost is not None:
+        more = (
+            f"; there is no other place: {event.why}" if event.why and event.why not in lost.message else ""
+        )
+        fail_now(turn, replace(lost, message=lost.message + more))
 
 
 def advance_queued(turn: Turn) -> None:
@@ -414,7 +455,7 @@ def _repeats(run: Run, name: str, _at: Instant) -> list[SeedCheckpoint] | list[R
 
 CONCERN = Concern(
     "the start of a generation",
-    on={Submitted: _begin, Admitted: _begin, OrderFailed: _order_failed},
+    on={Submitted: _begin, Admitted: _begin, NoPlaceFound: _end_without_place, OrderFailed: _order_failed},
     advance={
         Phase.QUEUED: advance_queued,
         Phase.PENDING: advance_pending,

@@ -19,7 +19,7 @@ from orchestrator.core.gang import gang, handover_s, is_served, measured
 from orchestrator.core.moments import Stops
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart
-from orchestrator.core.plan import TaskId
+from orchestrator.core.plan import PRIORITIES, TaskId
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Ended, Intent, Phase, Queued, Running, Stopping
@@ -326,6 +326,12 @@ def wait_again(turn: Turn, waited: Queued, *, others: str = "", why: str = "") -
     is_known = (others, why) == (waited.others, waited.why)
     waits = replace(waited, others=others, why=why, in_vain_at=turn.at, retry_at=retry_at)
     _return(turn, waits, "" if is_known else others or why)
+
+
+def place_again(turn: Turn, problem: Problem) -> None:
+    """Let the hosts of a run go that a host has turned away before it began: another place is chosen, or it ends."""
+    turn.set(problem=problem, refusals=turn.run.refusals + 1)
+    _return(turn, Queued(priority=len(PRIORITIES), since_at=turn.at, is_patient=False), "")
 
 
 def has_made_way(turn: Turn, waited: Queued, why: str) -> None:

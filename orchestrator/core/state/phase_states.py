@@ -87,6 +87,8 @@ class Queued:
     """When that is asked again; None: when its turn comes."""
     proof: Mapping[str, Swept] | None = None
     """Of a run that has trained before: by host, that nothing of it is left there."""
+    is_patient: bool = True
+    """Whether it waits. Else it ends where no other place is free at once: its problem says why it lost the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

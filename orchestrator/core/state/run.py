@@ -14,7 +14,7 @@ from orchestrator.core.downtime import Cost, Downtime
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.launching.placement import assigned
-from orchestrator.core.plan import PRIORITIES, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import PRIORITIES, Gpu, HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.replacing import replace
 from orchestrator.core.saving import Restored
 from orchestrator.core.state.budget import Budget
@@ -48,6 +48,8 @@ class Problem:
     exit_code: int = 1
     key: str | None = None
     """What in the cluster spec says so, such as `run.strategy`."""
+    held: tuple[tuple[Gpu, str], ...] = ()
+    """The GPUs and slots of a host that others hold, each with who that is."""
     table: tuple[tuple[str, ...], ...] = ()
     """What the sentence sums up; the first row names the columns. Whoever shows it aligns it."""
 
@@ -136,6 +138,12 @@ class Run:
     """How much its tasks have said, in all generations."""
     owner: Owner | None = None
     """The head node that drives it; None of a run that an older orch began, until the next epoch."""
+    asked: Plan | None = None
+    """The plan as it was submitted, where other places than its own were free; None: that is `plan`."""
+    against: tuple[tuple[str, str], ...] = ()
+    """By host that holds none of its tasks: why not, when its place was chosen."""
+    refusals: int = 0
+    """How many hosts have turned it away before it began, for which another place was looked for."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.tasks, Roster):
@@ -178,6 +186,15 @@ class Run:
                 f"{self.run_id} is {self.phase.value}, where {phase.__name__} was expected"
             )
         return self.phase_state
+
+    @property
+    def submitted(self) -> Plan:
+        """Return the plan as it was submitted."""
+        return self.asked or self.plan
+
+    def is_of(self, plan: Plan) -> bool:
+        """Return whether a plan is the one that was submitted. An older orch knew of no needs, only of places."""
+        return self.submitted == plan or (not self.submitted.needs and self.plan == plan.fixed)
 
     @property
     def placed(self) -> Plan:

@@ -9,7 +9,7 @@ from typing import cast
 
 from orchestrator.core.ends import Exit, FirstCause, Injected
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Holds, Rescued, Restored, Saving
+from orchestrator.core.saving import Holds, Loaded, Rescued, Restored, Saving
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.roster import Roster
@@ -82,6 +82,7 @@ class Progress:
     holds: Holds | None = None
     rescued: Rescued | None = None
     restored: Restored | None = None
+    loaded: Loaded | None = None
     words: Mapping[str, str | bool] = field(default_factory=dict)
     """The texts and flags that were measured of it, by the names of the same table."""
 

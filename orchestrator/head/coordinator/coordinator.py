@@ -15,12 +15,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.both import durable
 from orchestrator.both.logind import kills_at_logout, user_name
-from orchestrator.core import conflicts, faults
+from orchestrator.core import conflicts, faults, pool
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import (
@@ -32,21 +34,25 @@ from orchestrator.core.events import (
     NoticeFailed,
 )
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.plan import LEASING, HostPlan, Plan, TaskId
+from orchestrator.core.pool import Known, Placed
+from orchestrator.core.queue import QueueTurn, turn_of
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.words import listed
 from orchestrator.head.code import bundle
 from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.coordinator import checkpoint_requests, status
 from orchestrator.head.coordinator.executor import Executor
-from orchestrator.head.coordinator.loop import Loop
+from orchestrator.head.coordinator.loop import BELIEVED_S, Loop
 from orchestrator.head.effects.historian import Historian
 from orchestrator.head.effects.left_files import LeftFiles
 from orchestrator.head.effects.subscribers import Effect, Effects
 from orchestrator.head.hosts import host_requests
 from orchestrator.head.hosts.examination import Examined, examine
+from orchestrator.head.hosts.pool_look import LOOK_S, look
 from orchestrator.head.journal import archive, happened, reading
 from orchestrator.head.journal.changes import why_no_run
 from orchestrator.head.journal.format import damaged
@@ -55,6 +61,7 @@ from orchestrator.head.journal.states import Unreadable
 from orchestrator.head.links.conversation import Asks
 from orchestrator.head.links.crew import Crew
 from orchestrator.head.links.link import LinkDown, OrderRefused
+from orchestrator.head.links.query import Asker
 from orchestrator.head.node import disk
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.node.secrets import Secrets
@@ -146,6 +153,7 @@ class Coordinator:
             )
         for entry in self._set_aside:
             self.journal.note_set_aside(entry)
+        self.loop.known = Known(drained=durable.read_object(self.paths.drained) or {})
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
         self._put_away_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
@@ -208,6 +216,7 @@ class Coordinator:
             "runs": active,
             "hosts": self._executor.hosts,
             "effects": self._effects.document(),
+            "drained": dict(self.loop.known.drained),
         }
 
     def _warnings(self) -> str | None:
@@ -307,6 +316,11 @@ class Coordinator:
         Refused if another active run has that name or holds a GPU that this one wants, or if an active run should
         start from scratch. `code` is the digest of its snapshot; empty: that is taken when a host is prepared.
         """
+        known = self.loop.known
+        if plan.queue is None and known.has_choice(plan):
+            turn, _ = self.loop.call(lambda: self._turn(plan))
+            if not turn.has_come:  # what was known of the hosts may be over
+                self.look_around(plan.hosts)
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients, code))  # type: ignore[no-any-return]
 
     def _submit(
@@ -314,13 +328,15 @@ class Coordinator:
     ) -> tuple[Run, bool]:
         runs = list(self.loop.runs.values())
         for run in runs:
-            if run.plan == plan and not run.phase.is_terminal:
+            if not run.phase.is_terminal and run.is_of(plan):
                 conflicts.refuse_scratch(run, from_scratch=from_scratch)
                 with disk.explained(self.paths.state_dir):
                     self._messenger.save(run.run_id, recipients)  # their tokens may be new
                 return run, False
         conflicts.refuse_start(plan, runs, {entry.name: entry.run_id for entry in self._set_aside})
         now = time.monotonic()
+        chosen = plan.queue is None and self.loop.known.has_choice(plan)
+        place = self._place(plan) if chosen else None
         run_id = self.journal.next_run_id(plan.name)
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)
@@ -332,15 +348,17 @@ class Coordinator:
             left_out = self._snapshots.keep(run_id, code).left_out if code else ()
             run = new_run(
                 run_id,
-                plan,
+                pool.placed(plan, place) if place is not None else plan,
                 epoch=self.epoch,
                 at=now,
                 from_scratch=from_scratch,
                 owner=self.owner,
                 left_out=tuple((entry.path, entry.reason) for entry in left_out[:_LEFT_OUT_MAX]),
             )
+            if run.plan != plan:
+                run = replace(run, asked=plan)
             with disk.explained(directory):
-                self.loop.submit(run)
+                self.loop.submit(run, place.against if place is not None else ())
         finally:
             if run_id not in self.loop.runs:  # a run that was refused leaves nothing behind
                 self._secrets.remove(run_id)
@@ -349,7 +367,7 @@ class Coordinator:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
         # The journal has the run by now, so there are only copies of runs that have begun.
-        self._effects.post(_COPY, run_id, partial(self._keep_plan, run_id, plan))
+        self._effects.post(_COPY, run_id, partial(self._keep_plan, run_id))
         if run.phase is not Phase.QUEUED:
             self._open(run)
         return self.loop.runs[run_id], True
@@ -358,9 +376,61 @@ class Coordinator:
         self._executor.open(begun, [host.name for host in begun.hosts])
         self._look_after_gone(begun)
 
+    def _turn(self, plan: Plan) -> tuple[QueueTurn, str]:
+        """Return whether a run of this plan could begin now, and who has what it needs. Deciding thread only."""
+        others = [run for run in self.loop.runs.values() if run.plan.name != plan.name]
+        return turn_of(plan, others, time.monotonic(), self.loop.known)
+
+    def _place(self, plan: Plan) -> Placed | None:
+        """Return where a run goes that is to begin now. Raises Refused where nothing fits. Deciding thread only."""
+        turn, why = self._turn(plan)
+        if turn.has_come:
+            return turn.ask.place
+        before = [f"{listed(needs)} is what {run_id} waits for" for run_id, needs in turn.waits_for if needs]
+        raise Refused(
+            why or turn.ask.others or "; ".join(before) or turn.sentence(time.monotonic()),
+            hint="`orch up --queue` waits for it; `orch hosts` shows who has what; or choose other GPUs",
+        )
+
+    def place(self, plan: Plan, *, look: bool) -> dict[str, Any]:
+        """Return the document of where a run would go now. With `look` its hosts are asked first, and it blocks."""
+        if look and plan.has_choice:
+            self.look_around(plan.hosts)
+        turn, why = self.loop.call(lambda: self._turn(plan))
+        place = turn.ask.place
+        there = pool.placed(plan, place) if place is not None and turn.has_come else plan
+        return {
+            "schema": 1,
+            "fits": turn.has_come,
+            "why": "" if turn.has_come else why or turn.sentence(time.monotonic()),
+            "against": dict(place.against) if place is not None else {},
+            "spares": [host.name for host in there.hosts if host.spare],
+            "tasks": [
+                {
+                    "task": str(task.id),
+                    "host": task.host,
+                    "gpus": list(task.gpus),
+                    "slot": task.slot,
+                    "host_slot": task.host_slot,
+                }
+                for task in there.tasks
+            ],
+        }
+
+    def look_around(self, hosts: Sequence[HostPlan]) -> None:
+        """Ask hosts what others hold there. It blocks."""
+        asked = [host for host in hosts if host.transport in LEASING and host.transport in self._transports]
+        until = time.monotonic() + LOOK_S + BELIEVED_S
+        seen = look(Asker(self._transports, bundle.load), asked, self._is_known, until)
+
+        def learn() -> None:
+            self.loop.known = replace(self.loop.known, seen={**self.loop.known.seen, **seen})
+
+        self.loop.call(learn)
+
     def queue(self) -> dict[str, Any]:
         """Return the document of `orch queue`: the waiting runs in order, what they wait for, and since when."""
-        return queue_document(self.loop.runs, time.monotonic())
+        return queue_document(self.loop.runs, time.monotonic(), self.loop.known)
 
     def _look_after_gone(self, begun: Run) -> None:
         """Connect to this run's hosts that an ended run gave up, to end that run's processes there."""
@@ -409,6 +479,55 @@ class Coordinator:
             return host_requests.drain(run, host, at=time.monotonic(), now=now, why=why)
 
         return self._decide_of_host(name, event)
+
+    def drain_for_all(self, host: str, *, now: bool) -> list[Run]:
+        """Empty a host of all runs, and place none there until it is let in again. Return the runs that had it.
+
+        Refused, and nothing is changed, if one of them needs the host.
+        """
+
+        def command() -> list[Run]:
+            runs = self._active_on(host)
+            at = time.monotonic()
+            events = [host_requests.drain(run, host, at=at, now=now, why="") for run in runs]
+            since = f"{now_utc()[:16].replace('T', ' ')} UTC"
+            self._keep_drained({**self.loop.known.drained, host: f"is drained by the user, since {since}"})
+            for run, event in zip(runs, events, strict=True):
+                self.loop.decide(run.run_id, event)
+            return [self.loop.runs[run.run_id] for run in runs]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def undrain_for_all(self, host: str) -> list[Run]:
+        """Let a host in again for all runs, and place runs there. Return those that have it."""
+
+        def command() -> list[Run]:
+            drained = self.loop.known.drained
+            self._keep_drained({name: why for name, why in drained.items() if name != host})
+            return [run for run in self.loop.runs.values() if any(host == each.name for each in run.hosts)]
+
+        having: list[Run] = self.loop.call(command)
+        wanted = [run for run in having if not run.phase.is_terminal or run.host(host).gone]
+        return [self.undrain(run.run_id, host) for run in wanted]
+
+    def _active_on(self, host: str) -> list[Run]:
+        """Return the runs that have processes on a host, or prepare it. Raises UsageError for a host of no run."""
+        listed_hosts = {each.name for run in self.loop.runs.values() for each in run.plan.hosts}
+        if listed_hosts and host not in listed_hosts:
+            known = ", ".join(sorted(listed_hosts)[:8])
+            raise UsageError(f"no run of this head node has a host {host!r}", hint=f"known: {known}")
+        return [
+            run
+            for run in self.loop.runs.values()
+            if not run.phase.is_terminal and any(host == each.name for each in run.hosts)
+            if run.phase is not Phase.QUEUED
+        ]
+
+    def _keep_drained(self, drained: Mapping[str, str]) -> None:
+        """Keep on disk which hosts are drained for all runs: it outlives this coordinator. Deciding thread only."""
+        with disk.explained(self.paths.drained):
+            durable.write_json(self.paths.drained, dict(drained))
+        self.loop.known = replace(self.loop.known, drained=drained)
 
     def let_go(self, run: Run, host: str) -> None:
         """Disconnect from a host that its engine takes away. Its keeper ends once no agent runs there."""
@@ -610,15 +729,17 @@ class Coordinator:
         self._effects.changed(before, after)
         if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
             self._open(after)
+        if before.plan is not after.plan:
+            self._effects.post(_COPY, after.run_id, partial(self._keep_plan, after.run_id))
         self._executor.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._put_away_old()
 
-    def _keep_plan(self, run_id: str, plan: Plan) -> None:
+    def _keep_plan(self, run_id: str) -> None:
         """Keep a copy of the plan, unless the run has ended: the copy means that the run may continue."""
         run = self.loop.runs.get(run_id)
         if run is not None and not run.phase.is_terminal:
-            plan_copies.keep(self.paths, run_id, plan)
+            plan_copies.keep(self.paths, run_id, run.plan)
 
     def _measure_records(self) -> None:
         self._records_bytes = budget.taken(self.paths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -128,6 +129,8 @@ class Executor:
         self._opened: dict[str, _Opened] = {}
         """By run id, while one of its hosts is or should be connected."""
         self._preparing: set[tuple[str, str]] = set()
+        self._openings: Counter[tuple[str, str]] = Counter()
+        """How often a run has opened a host. Who closes an earlier opening closes nothing."""
         self._lock = threading.Lock()
         self._records = Records()
         self._now = now
@@ -144,10 +147,11 @@ class Executor:
         with self._lock:
             known = self._opened.get(run.run_id)
             hosts = frozenset(names) | (known.hosts if known is not None else frozenset())
+            self._openings.update((run.run_id, name) for name in names)
             tasks = frozenset(task.id for task in run.plan.tasks)
             self._opened[run.run_id] = _Opened(run.epoch, tasks, hosts)
+            self._pool.attach(run, names)
         self._logs.expect_all(run)
-        self._pool.attach(run, names)
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """Return the link to a host of the run, if there is one."""
@@ -244,7 +248,8 @@ class Executor:
                     self._records.forget(run, host)
                     if run.phase.is_terminal:
                         self.transfers.checkpoints.abandon(run.run_id)
-                    self._workers.submit(self._drain_and_detach, run, host)
+                    opening = self._openings[run.run_id, host]
+                    self._workers.submit(self._drain_and_detach, run, host, opening)
                 case Note():
                     pass  # the journal has the note already
         except (
@@ -414,7 +419,7 @@ class Executor:
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
 
-    def _drain_and_detach(self, run: Run, name: str) -> None:
+    def _drain_and_detach(self, run: Run, name: str, opening: int | None = None) -> None:
         until = self._now() + DRAIN_S
         here = [str(task.id) for task in run.tasks if task.host == name]
         self._logs.wait_for_the_rest(run.run_id, here, until)
@@ -429,12 +434,15 @@ class Executor:
             and not run.host(name).untouched
         ):
             give_end(connected, run, name, now=self._now())
-        self._pool.detach(run, name)
-        self._logs.forget(run.run_id, here)
         with self._lock:
+            if opening is not None and self._openings[run.run_id, name] != opening:
+                return  # the run has come back to this host meanwhile
+            self._pool.detach(run, name)
+            self._openings.pop((run.run_id, name), None)
             opened = self._opened.pop(run.run_id, None)
             if opened is not None and (hosts := opened.hosts - {name}):
                 self._opened[run.run_id] = opened._replace(hosts=hosts)
+        self._logs.forget(run.run_id, here)
 
 
 def _is_known(run: Run, verified: CheckpointVerified) -> bool:

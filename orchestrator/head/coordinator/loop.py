@@ -24,7 +24,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from operator import is_
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from orchestrator.core import decide
 from orchestrator.core.abandon import abandoned
@@ -36,19 +38,22 @@ from orchestrator.core.events import (
     Admitted,
     EpochBegan,
     Event,
+    HostRefused,
     HostReported,
     KillRequested,
+    NoPlaceFound,
     PreemptionRequested,
     Submitted,
     Ticked,
 )
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.pool import Known
 from orchestrator.core.queue import rank as queue_rank
 from orchestrator.core.queue import turns, ways
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
-from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration
 from orchestrator.head.coordinator.halts import Halt, Stories
@@ -72,6 +77,12 @@ What is shorter than both together counts as silence of the hosts; `lost_after` 
 EVENTS_OF_A_TURN_MAX = 100
 """It bounds the time of a turn, for which a person's command may have to wait."""
 
+RECKON_S = 1.0
+"""How often it is reckoned whose turn has come, while no run changes its phase."""
+
+BELIEVED_S = 20.0
+"""How long it is believed what a host has said of what others hold."""
+
 Command = Callable[[], Any]
 
 
@@ -89,6 +100,10 @@ class _Asked(NamedTuple):
             self.future.set_result(self.command())
         except Exception as e:
             self.future.set_exception(e)
+
+
+def _is_patient(run: Run) -> bool:
+    return not isinstance(run.phase_state, Queued) or run.phase_state.is_patient
 
 
 class _Decided(NamedTuple):
@@ -142,6 +157,10 @@ class Loop:
         """Counts journaled turns, and wakes the requests that wait for one."""
         self._waits: frozenset[str] = frozenset()
         """Ids of the runs in the queue."""
+        self.known = Known()
+        """What hosts have said of what others hold there."""
+        self._reckoned: tuple[float, list[object]] = (0.0, [])
+        """When it was last reckoned who of them begins, and of which states."""
 
     # -- posted from other threads -------------------------------------------------------------------------
 
@@ -191,10 +210,10 @@ class Loop:
                 self._decide(run, EpochBegan(at=now, epoch=epoch, owner=owner))
         self._waits = frozenset(run_id for run_id, run in self.runs.items() if run.phase is Phase.QUEUED)
 
-    def submit(self, run: Run) -> None:
+    def submit(self, run: Run, against: tuple[tuple[str, str], ...] = ()) -> None:
         """Add a run and begin it. If that fails, nothing is added. Deciding thread only."""
         with self._together():
-            self._decide(run, Submitted(at=self._at))
+            self._decide(run, Submitted(at=self._at, against=against))
 
     def forget(self, run_ids: Collection[str]) -> None:
         """Drop runs that were removed from the journal. Deciding thread only."""
@@ -255,12 +274,20 @@ class Loop:
         now = self._at
         stuck = self.halted.keys() & self._waits
         runs = [run for run in self.runs.values() if run.run_id not in stuck]
-        places = turns(runs, now)
+        states: list[object] = [self.known, *(part for run in runs for part in (run.phase_state, run.plan))]
+        since, before = self._reckoned
+        if now - since < RECKON_S and len(states) == len(before) and all(map(is_, states, before)):
+            return
+        self._reckoned = now, states
+        places = turns(runs, now, self.known)
         known = {run.run_id: run for run in runs}
         for turn in places:
             if turn.has_come:
                 rank = queue_rank(known[turn.ask.run_id], now)
-                self._try([(turn.ask.run_id, Admitted(at=now, rank=rank))])
+                self._try([(turn.ask.run_id, Admitted(at=now, rank=rank, place=turn.ask.place))])
+            elif not _is_patient(known[turn.ask.run_id]):
+                why = turn.ask.others or turn.sentence(now)
+                self._try([(turn.ask.run_id, NoPlaceFound(at=now, why=why))])
         for run_id, by in ways(places, known, now).items():
             self._try([(run_id, PreemptionRequested(at=now, by=by))])
 
@@ -351,6 +378,11 @@ class Loop:
     def _carry_out(self, decided: _Decided) -> None:
         before, event, (after, actions, _), entry = decided
         self.runs = {**self.runs, after.run_id: after}
+        if isinstance(event, HostRefused) and not before.has_begun:
+            # It is asked again after a while, and two that want the same not at the same time
+            differs = crc32(f"{after.run_id}/{event.at}".encode()) / 2**32
+            until = self._at + BELIEVED_S * (0.75 + 0.5 * differs)
+            self.known = self.known.heard(before.plan.host(event.host), event.problem, until)
         if after.phase is Phase.QUEUED:
             self._waits |= {after.run_id}
         elif after.run_id in self._waits:

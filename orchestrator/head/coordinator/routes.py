@@ -84,6 +84,11 @@ class _Api:
         findings = [finding.document() for finding in examined.findings]
         return JSONResponse({"findings": findings, "addresses": dict(examined.addresses)})
 
+    async def place(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        plan, look = self._plan(body), bool(body.get("look"))
+        return JSONResponse(await anyio.to_thread.run_sync(lambda: self._coordinator.place(plan, look=look)))
+
     async def submit(self, request: Request) -> JSONResponse:
         body = await _body(request)
         plan = self._plan(body)
@@ -129,6 +134,22 @@ class _Api:
         name, host = request.path_params["name"], _host_of(body)
         run = await anyio.to_thread.run_sync(lambda: self._coordinator.undrain(name, host))
         return JSONResponse(_host_state(run, host), status_code=202)
+
+    async def host(self, request: Request) -> JSONResponse:
+        """Drain a host for all runs, or let it in again."""
+        body, params = await _body(request), request.path_params
+        host, verb, now = params["host"], params["verb"], bool(body.get("now"))
+        if not re.fullmatch(NAME_PATTERN, host) or verb not in ("drain", "undrain"):
+            raise UsageError(f"{verb} of {host!r}: there is no such command, or that is no name of a host")
+        if verb == "drain":
+            runs = await anyio.to_thread.run_sync(lambda: self._coordinator.drain_for_all(host, now=now))
+        else:
+            runs = await anyio.to_thread.run_sync(self._coordinator.undrain_for_all, host)
+        state = "drained" if verb == "drain" else "open"
+        shown = [_host_state(run, host) for run in runs]
+        of_one = shown[0] if len(shown) == 1 else {}  # as before a drain was for all runs
+        document = {**of_one, "schema": 1, "host": host, "state": state, "runs": shown}
+        return JSONResponse(document, status_code=202)
 
     async def stacks(self, request: Request) -> JSONResponse:
         name = request.path_params["name"]
@@ -335,6 +356,8 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/coordinator", api.describe),
         Route("/v1/status", api.status),
         Route("/v1/queue", api.queue),
+        Route("/v1/hosts/{host}/{verb}", api.host, methods=["POST"]),
+        Route("/v1/place", api.place, methods=["POST"]),
         Route("/v1/runs", api.submit, methods=["POST"]),
         Route("/v1/examine", api.examine, methods=["POST"]),
         Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),

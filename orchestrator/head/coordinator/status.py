@@ -87,6 +87,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         # None if the run has no time limit.
         "time_left_s": round(max(0.0, last.at - now), 1) if last and not run.phase.is_terminal else None,
         "warnings": list(run.warnings),
+        "placed_against": dict(run.against),
         "hints": [run.no_rescue] if run.no_rescue and not run.phase.is_terminal else [],
         "proof": _proof(run),
         "hosts": [_host(run, host, now) for host in run.hosts],

@@ -24,6 +24,7 @@ from orchestrator.core.diagnosis import left_out
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.hosts import compatibility
+from orchestrator.core.plan import Gpu
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
@@ -140,13 +141,13 @@ def _refuse_leased(link: Asks, run: Run, name: str) -> None:
     if not conflicts.leased_gpus(run, name):
         return
     leases = link.ask(LEASE(orders.run_fields(run)), timeout_s=PROBE_TIMEOUT_S).ok
-    problem = compatibility.leased([_holder(lease) for lease in leases["others"]])
+    problem = compatibility.leased([holder(lease) for lease in leases["others"]])
     if problem is not None:
         raise OrderRefused(problem)
 
 
-def _holder(lease: Leased) -> str:
-    """Say who has the lease of a GPU, as far as known."""
+def holder(lease: Leased) -> tuple[Gpu, str]:
+    """Return a GPU or slot that is leased, and who has the lease, as far as known."""
     user = f" of user {lease['user']}" if lease["user"] else ""
     head = f", begun on {lease['head']}" if lease["head"] else ""
     since = (
@@ -155,9 +156,8 @@ def _holder(lease: Leased) -> str:
         else ""
     )
     unnamed = "a process" if lease["user"] else "a process that does not answer"
-    return (
-        f"GPU {lease.get('instance', lease['gpu'])} is held by {lease['run'] or unnamed}{user}{head}{since}"
-    )
+    number = lease["gpu"]
+    return lease["instance"] if number is None else number, f"{lease['run'] or unnamed}{user}{head}{since}"
 
 
 def probe(link: Asks, run: Run, name: str) -> Facts:

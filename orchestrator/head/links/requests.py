@@ -16,7 +16,7 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.faults import Fault
 from orchestrator.core.launching import environment as launch
-from orchestrator.core.plan import CheckpointPlan, Gpu, TaskId
+from orchestrator.core.plan import SLOT, CheckpointPlan, Gpu, TaskId
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
@@ -78,17 +78,20 @@ def watch(
     claimed: driving.Claim | None = None,
     gpus: Sequence[Gpu] = (),
 ) -> Order[base.Nothing]:
-    """Return the order to report a run with each heartbeat, and to lease these GPUs."""
-    return WATCH(
-        {
-            "run": run_id,
-            "epoch": epoch,
-            "heartbeat_s": heartbeat_s,
-            "claim": claimed,
-            "gpus": [gpu for gpu in gpus if isinstance(gpu, int)] or None,
-            "gpu_uuids": [gpu for gpu in gpus if isinstance(gpu, str)] or None,
-        }
-    )
+    """Return the order to report a run with each heartbeat, and to lease these GPUs and slots."""
+    slots = [int(name[len(SLOT) :]) for name in gpus if isinstance(name, str) and name.startswith(SLOT)]
+    uuids = [name for name in gpus if isinstance(name, str) and not name.startswith(SLOT)]
+    watched: driving.Watch = {
+        "run": run_id,
+        "epoch": epoch,
+        "heartbeat_s": heartbeat_s,
+        "claim": claimed,
+        "gpus": [gpu for gpu in gpus if isinstance(gpu, int)] or None,
+        "gpu_uuids": uuids or None,
+    }
+    if slots:
+        watched["slots"] = slots
+    return WATCH(watched)
 
 
 def end_anothers(driven: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:

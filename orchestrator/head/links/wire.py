@@ -11,7 +11,7 @@ from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.plan import TaskId
-from orchestrator.core.saving import Holds, Rescued, Restored, Saving
+from orchestrator.core.saving import Holds, Loaded, Rescued, Restored, Saving
 from orchestrator.core.state.checkpoint import Aside, Seed
 from orchestrator.core.state.host import GpuLoad, Leaving, Unkillable
 from orchestrator.core.state.phase_states import Swept
@@ -196,6 +196,7 @@ _READ: Mapping[str, _Read] = {
     "saving": lambda sent: Saving(**sent),
     "passing": lambda sent: (sent["done"], sent["total"]),
     "holds": lambda sent: Holds(**sent),
+    "loaded": lambda sent: Loaded(**sent),
     "rescued": lambda sent: Rescued(**sent),
     "restored": _restored,
     "last_lines": tuple,

@@ -33,6 +33,7 @@ class Paths:
         self.coordinator_log = os.path.join(self.state_dir, "coordinator.log")
         self.known_hosts = os.path.join(self.state_dir, "known_hosts")
         self.bundle = os.path.join(self.state_dir, "orch.pyz")
+        self.drained = os.path.join(self.state_dir, "drained.json")
         self.job = os.path.join(self.state_dir, "job.json")
         self.runs = os.path.join(self.state_dir, "runs")
         self.wheels = os.path.join(self.state_dir, "wheels")

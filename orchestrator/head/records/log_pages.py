@@ -24,6 +24,9 @@ LINES_MAX = 1000
 BYTES_MAX = 8 << 20
 """How much of the logs one request reads. The answer says up to which time they were searched."""
 
+_SKIPS_PER_BLOCK = 64
+"""So many blocks without the text that is looked for cost as much as one whose lines are read."""
+
 FILES_MAX = 400
 """How many logs are read: those of the newest generations."""
 
@@ -53,25 +56,56 @@ class _Line:
     level: Level = field(compare=False, default="info")
 
 
-@dataclass(frozen=True, slots=True)
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_SPECIAL = re.compile(r"\\.|\[\]?[^\]]*\]|.?\{[^}]*\}|.?[*?]|[.^$+]", re.DOTALL)
+
+
+def _surely_in(pattern: str) -> str:
+    r"""Return the longest text that stands in whatever the pattern matches; empty if none is known.
+
+    >>> _surely_in(r"loss=na?n at \d+ steps"), _surely_in("a|bcd")
+    ('loss=n', '')
+    """
+    return "" if set("|()") & set(pattern) else max(_SPECIAL.split(pattern), key=len)
+
+
 class _Filter:
-    text: str = ""
-    least: Level | None = None
-    """Only lines of this level, or more serious ones."""
+    """Which lines are wanted. `may_be_in` tells quickly of a whole block that none of its lines is."""
+
+    def __init__(self, text: str = "", *, is_pattern: bool = False, least: Level | None = None) -> None:
+        """`least`: only lines of this level, or more serious ones. Raises ValueError for a wrong pattern."""
+        self.least = least
+        self._text = text.lower()
+        try:
+            self._pattern = re.compile(text, re.IGNORECASE) if is_pattern and text else None
+        except (re.error, OverflowError, RecursionError) as e:
+            raise ValueError(f"{text!r} is no regular expression: {e}") from e
+        there = self._text if self._pattern is None else _surely_in(text).lower()
+        # Bytes are compared without the case of ASCII letters only.
+        self._bytes = there.encode() if there.isascii() else b""
+
+    def may_be_in(self, block: bytes) -> bool:
+        # An escape may stand within the text that is looked for.
+        return not self._bytes or self._bytes in block.lower() or b"\x1b" in block
+
+    def is_in(self, text: str) -> bool:
+        text = _ESCAPE.sub("", text) if "\x1b" in text else text
+        if self._pattern is not None:
+            return self._pattern.search(text) is not None
+        return not self._text or self._text in text.lower()
 
     def takes(self, line: _Line) -> bool:
-        if self.text and self.text.lower() not in line.line.text.lower():
-            return False
-        return self.least is None or is_serious(line.level, self.least)
+        return self.is_in(line.line.text) and (self.least is None or is_serious(line.level, self.least))
 
 
 def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of a run's logs. Raises ValueError if the query is not understood.
 
-    Query: `task` (several with commas), `generation`, `level` (the lowest), `q` (a part of the text), `differs` (only
-    lines that few tasks have), `limit`, and one of `before`, `next` (the first lines after it) and `after` (the newest
-    lines after it): a place from an earlier page; or `until`: a Unix time, or `at`: the id of a line, for the page that
-    ends with its time. Without a place: the newest lines.
+    Query: `task` (several with commas), `generation`, `level` (the lowest), `q` (a part of the text), `regex` (`q` is a
+    pattern), `differs` (only lines that few tasks have), `limit`, and one of `before`, `next` (the first lines after
+    it) and `after` (the newest lines after it): a place from an earlier page; or `until`: a Unix time, or `at`: the id
+    of a line, for the page that ends with its time, or with `hit` (`previous`, `next`) for the one line that fits
+    before or after it. Without a place: the newest lines.
     """
     limit = min(int(query.get("limit") or 300), LINES_MAX)
     tasks = [task for task in (query.get("task") or "").split(",") if task] or None
@@ -81,7 +115,8 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
         for task, number, path in sorted(logs.files(run_id, tasks), key=lambda file: -file[1])[:FILES_MAX]
         if generation in (None, number)
     }
-    wanted = _Filter(query.get("q") or "", parse_level(query["level"]) if query.get("level") else None)
+    least = parse_level(query["level"]) if query.get("level") else None
+    wanted = _Filter(query.get("q") or "", is_pattern=bool(query.get("regex")), least=least)
     if query.get("after"):
         return _newer(files, _place(query["after"]), wanted, limit)
     if query.get("next"):
@@ -90,6 +125,14 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
     until = _time_of(files, query["at"]) if query.get("at") else float(query.get("until") or 0.0)
     if until and not place:
         place = {key: _at_time(path, until) for key, path in files.items()}
+    if query.get("hit"):
+        # Lines of one instant stand in a page by their tasks, the last one first.
+        own = _place(query["at"])
+        earlier = {key: _at_time(path, until - 5e-7) for key, path in files.items() if key < min(own)}
+        around = place | earlier | own
+        if query["hit"] == "next":
+            return _hit_after(files, around, own, wanted)
+        return _older(files, around, wanted, 1, differs=False)
     return _older(files, place, wanted, limit, differs=bool(query.get("differs")))
 
 
@@ -99,7 +142,9 @@ def _older(
     # The first block of each is looked at in any case.
     budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
     ends = {key: before.get(key, _whole(path)) for key, path in files.items()}
-    parts = [_levelled(_backwards(path, *key, ends[key], budget)) for key, path in files.items()]
+    # Where neither levels nor other lines count, a block without the text is passed over.
+    skips = wanted if wanted.least is None and not differs else None
+    parts = [_levelled(_backwards(path, *key, ends[key], budget, skips=skips)) for key, path in files.items()]
     read = _Read(dict(ends), budget)
     lines = (each for each in read.through(heapq.merge(*parts)) if differs or wanted.takes(each))
     if differs:
@@ -176,6 +221,32 @@ def _next(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, l
     }
 
 
+def _hit_after(
+    files: Mapping[tuple[str, int], str], begins: Place, after: Place, wanted: _Filter
+) -> dict[str, Any]:
+    """Return the first line that fits behind a place, but not the one at `after`. It is looked for to the end."""
+    found: list[_Line] = []
+    for key, path in files.items():
+        end = _whole(path)
+        with open(path, "rb") as file:
+            at = file.seek(begins.get(key, 0))
+            if key in after:
+                at += len(file.readline())
+            hit = None
+            while hit is None and at < end and (lines := file.readlines(_BLOCK_BYTES)):
+                is_there = wanted.may_be_in(b"".join(lines))
+                for raw in lines if is_there else ():
+                    line = parse(raw.removesuffix(b"\n"), *key, 0.0)
+                    if wanted.is_in(line.text) and at < end:
+                        hit = _Line((line.time, *key, at), line, at)
+                        break
+                    at += len(raw)
+                at += 0 if is_there else sum(map(len, lines))
+            found += [hit] if hit is not None else []
+    first = max(found, key=lambda each: (-each.line.time, each.line.task, each.line.generation), default=None)
+    return {"schema": 1, "lines": [_as_document(first)] if first is not None else []}
+
+
 def _ahead(files: Mapping[tuple[str, int], str], begins: Place, wholes: Place, limit: int) -> Place:
     """Return the place after the next `limit` lines of all files, by time; the end of a file that has no more."""
     ends = {key: min(begins[key], wholes[key]) for key in files}
@@ -222,6 +293,7 @@ def _as_document(each: _Line) -> dict[str, Any]:
         "level": each.level,
         "stream": line.stream,
         "text": _shown(line.text),
+        **({"cut": len(line.text) - TEXT_CHARS_MAX} if len(line.text) > TEXT_CHARS_MAX else {}),
     }
 
 
@@ -337,21 +409,34 @@ def _whole(path: str) -> int:
 
 
 def _backwards(
-    path: str, task: str, generation: int, end: int, budget: _Budget, *, begin: int = 0
+    path: str,
+    task: str,
+    generation: int,
+    end: int,
+    budget: _Budget,
+    *,
+    begin: int = 0,
+    skips: _Filter | None = None,
 ) -> Iterator[_Line]:
-    """Yield the whole lines from byte `end` back to `begin`, the last one first."""
+    """Yield the whole lines from byte `end` back to `begin`, the last one first.
+
+    `skips`: of a block in which no line can fit, only the first line, which says how far it was searched.
+    """
     rest, at, later = b"", end, 0.0
     with open(path, "rb") as file:
         while at > begin and budget.left > 0:
             start = max(begin, at - _BLOCK_BYTES)
             file.seek(start)
             data = file.read(at - start) + rest
-            budget.left -= at - start
+            is_skipped = skips is not None and not skips.may_be_in(data)
+            budget.left -= (at - start) // (_SKIPS_PER_BLOCK if is_skipped else 1)
             # The first line of a block may have begun in the block before.
             cut = data.find(b"\n") + 1 if start > begin else 0
             rest, offset, at = data[:cut] if cut or start == begin else data, start + cut, start
             made: list[tuple[int, bytes]] = []
-            for raw in data[cut:].split(b"\n")[:-1] if cut or start == begin else ():
+            if is_skipped and (cut or start == begin) and data.find(b"\n", cut) >= 0:
+                made.append((offset, data[cut : data.find(b"\n", cut)]))
+            for raw in data[cut:].split(b"\n")[:-1] if not made and (cut or start == begin) else ():
                 made.append((offset, raw))
                 offset += len(raw) + 1
             for place, raw in reversed(made):

@@ -100,12 +100,15 @@ class Orders:
     # ---------------------------------------------------------------- watching
 
     def _on_watch(self, order: driving.Watch, _blob: bytes, _reply: Reply) -> base.Nothing:
+        from orchestrator.host.system import gpu_lease
+
         claim = order.get("claim")
         self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), claim)
         head = f"{claim['user']}@{claim['head']}" if claim is not None else ""
         run, epoch = order["run"], order["epoch"]
         names: list[int | str] = [*(order.get("gpus") or ()), *(order.get("gpu_uuids") or ())]
-        self._numbered(names, lambda gpus: self._leases.want(run, gpus, head, epoch))
+        slots: list[int | str] = [f"{gpu_lease.SLOT}{number}" for number in order.get("slots") or ()]
+        self._numbered(names, lambda gpus: self._leases.want(run, gpus + slots, head, epoch))
         return {}
 
     def _numbered(self, names: list[int | str], then: Callable[[list[int | str]], None]) -> None:

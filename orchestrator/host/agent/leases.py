@@ -1,4 +1,4 @@
-"""GPU leases for the runs that this agent watches, and the holders of leases that it cannot acquire.
+"""Leases of GPUs and slots for the runs that this agent watches, and the holders of leases that it cannot acquire.
 
 The agent acquires a run's leases when it begins to watch the run, and shares them with the shims of the run's tasks. It
 releases them when it stops watching, or when a sweep finds no process of the run. So the leases last while a task lives
@@ -89,16 +89,7 @@ class GpuLeases:
             if holder is not None:
                 others.append(holder)
             if not left:
-                done(
-                    sorted(
-                        others,
-                        key=lambda lease: (
-                            lease["gpu"] is None,
-                            lease["gpu"] or 0,
-                            lease.get("instance", ""),
-                        ),
-                    )
-                )
+                done(sorted(others, key=_place))
 
         for gpu in missing:
             self._ask(run, wish, gpu, settle, _TRIES)
@@ -117,7 +108,7 @@ class GpuLeases:
 
             raise hostdir.HostFault(
                 LEASED,
-                f"GPU {missing[0]} is held by {gpu_lease.owner(missing[0]) or 'somebody else'}",
+                f"{gpu_lease.in_words(missing[0])} is held by {gpu_lease.owner(missing[0]) or 'somebody else'}",
                 "`orch queue` shows who waits for what; `orch up` says who holds it",
             )
         return [self._held[gpu][1].fileno() for gpu in wish.gpus], wish.about
@@ -171,7 +162,7 @@ class GpuLeases:
             return
         other = self._of(gpu)
         if other is not None:
-            done(gpu, _leased(gpu, gpu_lease.Holder(os.geteuid(), {}).user, self._wishes[other].about))
+            done(gpu, leased(gpu, gpu_lease.Holder(os.geteuid(), {}).user, self._wishes[other].about))
             return
 
         def again(holder: Leased, wait_s: float = _AGAIN_S) -> None:
@@ -183,7 +174,7 @@ class GpuLeases:
 
         asking = gpu_lease.ask(gpu)
         if asking is None:
-            again(_leased(gpu, gpu_lease.owner(gpu), {}))
+            again(leased(gpu, gpu_lease.owner(gpu), {}))
             return
         open_ = [asking]
 
@@ -198,11 +189,11 @@ class GpuLeases:
                 holder = gpu_lease.Holder(None, {})
             connection.close()
             if holder.has_closed:  # it has just ended, or has just begun
-                again(_leased(gpu, holder.user, {}))
+                again(leased(gpu, holder.user, {}))
             elif self._is_ours(run, wish, gpu, holder):
                 done(gpu, None)
             else:
-                other = _leased(gpu, holder.user, holder.answer)
+                other = leased(gpu, holder.user, holder.answer)
                 age_s = time.time() - (other["since"] or 0.0)
                 # Both may hold what the other wants on another host: then the later one lets go, and the earlier waits.
                 if 0 <= age_s < _JUST_NOW_S and _order(run) < _order(other["run"] or ""):
@@ -231,7 +222,7 @@ def _order(run: str) -> tuple[str, str]:
     return run[-len("YYYYMMDD-HHMMSS") :], run
 
 
-def _leased(gpu: Gpu, user: str | None, answer: Mapping[str, Any]) -> Leased:
+def leased(gpu: Gpu, user: str | None, answer: Mapping[str, Any]) -> Leased:
     """Return the holder of a GPU, with the printable parts of its answer."""
     since = answer.get("since")
     holder: Leased = {

@@ -6,9 +6,12 @@ import os
 import subprocess
 
 from orchestrator.host.agent import gpus, host
+from orchestrator.host.agent.leases import ANSWER_S, leased
+from orchestrator.host.system import gpu_lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from orchestrator.protocol.orders.driving import Leased
     from orchestrator.protocol.orders.hosts import Gpu, GpuUser, Hardware
 
 _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
@@ -33,7 +36,18 @@ def inspect(host_dir: str) -> Hardware:
         "disk_free_bytes": free,
         "gpus": _cards(uuids) if uuids else [],
         "gpus_why": why,
+        "leases": _leases(),
     }
+
+
+def _leases() -> list[Leased]:
+    """Return who holds which GPUs and slots: the kernel names the user, and the holder its run."""
+    found = []
+    for name in gpu_lease.held():
+        holder = gpu_lease.who(name, ANSWER_S)
+        user = holder.user or gpu_lease.owner(name)
+        found.append(leased(name, user, holder.answer))
+    return found
 
 
 def _cards(uuids: list[str]) -> list[Gpu]:
@@ -59,6 +73,7 @@ def _cards(uuids: list[str]) -> list[Gpu]:
                 "memory_used_bytes": None if used is None else int(used) << 20,
                 "memory_total_bytes": None if total is None else int(total) << 20,
                 "processes": users.get(index, []),
+                "uuid": uuid,
             }
         )
     return cards

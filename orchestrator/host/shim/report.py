@@ -155,6 +155,7 @@ class Progress:
             if self._told.get("began", {}).get("stride") == 0:
                 self._since_at["began_age_s"] = made_at
         self._told["rescues"] = message.get("rescues") is True
+        self._tell("rescue", _sentence(message.get("rescue")))
         self._tell("saving", _read("saving", message.get("saving")))
         for name, word in (("epoch", "epoch"), ("steps_total", "total"), ("epochs", "epochs")):
             self._tell(name, _step_of(message.get(word)))
@@ -364,6 +365,7 @@ _FORMS: dict[str, dict[str, tuple[Callable[[Any], Any], object]]] = {
     "passing": {"done": (_step_of, _NEEDED), "total": (_step_of, 0)},
     "holds": {"step": (_step_of, _NEEDED), "checksum": (_checksum, _NEEDED)},
     "rescued": {"step": (_step_of, None), "took_s": (_span, 0.0), "why": (_sentence, "")},
+    "loaded": {"number": (_step_of, _NEEDED), "file": (_file, _NEEDED), "checksum": (_checksum, _NEEDED)},
     "restored": {
         "file": (_file, _NEEDED),
         "step": (_step_of, None),
@@ -374,7 +376,12 @@ _FORMS: dict[str, dict[str, tuple[Callable[[Any], Any], object]]] = {
 }
 """By field of a TASK: how each key of it is read, and what a malformed one counts as."""
 
-_WORDS = (("holds", "now", True), ("rescued", "now", False), ("restored", "soon", True))
+_WORDS = (
+    ("holds", "now", True),
+    ("rescued", "now", False),
+    ("restored", "soon", True),
+    ("loaded", "soon", True),
+)
 """The fields that have a line of their own: how soon they are reported; whether the last one counts, or the first."""
 
 

@@ -1,10 +1,10 @@
-"""The lease of a GPU: all users of a host see who has it, and one process at a time can take it.
+"""The lease of a GPU or of a slot: all users of a host see who has it, and one process at a time can take it.
 
-A lease is a Unix socket that listens under an abstract name, one per GPU (with its number) and per MIG instance (with
-its UUID). The kernel gives a name to one process at a time, tells whoever connects which user that is, and frees the
-name when the last process that holds the socket ends. So nobody's word is needed, there is no directory to share, and
-nothing is left behind by a crash or a reboot. The names belong to a network name space: containers with networks of
-their own do not see each other's leases.
+A lease is a Unix socket that listens under an abstract name, one per GPU (with its number), per MIG instance (with its
+UUID) and per slot, where a spec says how many tasks a host may hold (`slot-0`). The kernel gives a name to one process
+at a time, tells whoever connects which user that is, and frees the name when the last process that holds the socket
+ends. So nobody's word is needed, there is no directory to share, and nothing is left behind by a crash or a reboot. The
+names belong to a network name space: containers with networks of their own do not see each other's leases.
 
 The holder answers each connection with a line of JSON that says for which run it holds the GPU. A process of the same
 user also gets the socket itself: so a new agent shares the leases that shims have held meanwhile.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import socket
 import struct
 
@@ -27,10 +28,47 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ANSWER_BYTES_MAX = 4096
+_HELD_MAX = 1024
+
+
+SLOT = "slot-"
+
+_PREFIX = "\0orch/gpu/"
 
 
 def _name(gpu: int | str) -> str:
-    return f"\0orch/gpu/{gpu}"
+    return f"{_PREFIX}{gpu}"
+
+
+def in_words(gpu: int | str) -> str:
+    """Return what is leased, for people."""
+    name = str(gpu)
+    return f"slot {name[len(SLOT) :]}" if name.startswith(SLOT) else f"GPU {name}"
+
+
+def held() -> list[int | str]:
+    """Return all GPUs and slots of this host that somebody has leased, by the kernel's table of sockets."""
+    prefix = _PREFIX.replace("\0", "@")
+    try:
+        with open("/proc/net/unix", errors="replace") as table:
+            paths = {words[7] for line in table if len(words := line.split()) == 8}
+    except OSError:
+        return []
+    names = sorted(path[len(prefix) :] for path in paths if path.startswith(prefix))
+    return [int(name) if name.isdecimal() else name for name in names[:_HELD_MAX]]
+
+
+def who(gpu: int | str, within_s: float) -> Holder:
+    """Return who holds a lease. It waits for the holder's answer."""
+    asking = ask(gpu)
+    if asking is None:
+        return Holder(None, {"user": owner(gpu)})
+    with asking:
+        select.select([asking], [], [], within_s)
+        holder = read_answer(asking, gpu)
+    if holder.shared is not None:
+        holder.shared.close()
+    return holder
 
 
 def acquire(gpu: int | str) -> socket.socket | None:

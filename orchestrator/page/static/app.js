@@ -111,7 +111,7 @@ const crumbs = (parts) =>
 
 const render = (again) => {
   const { parts, query } = route();
-  const { from, to, plots, ...rest } = query;
+  const { from, to, ...rest } = query;
   const key = JSON.stringify(parts[2] === "logs" || parts[0] === "compare" ? [parts, rest] : parts);
   if (key === shown && !again) {
     view?.routed?.();

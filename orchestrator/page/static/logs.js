@@ -26,7 +26,7 @@ const TRACEBACK = /^Traceback \(most recent call last\)/;
 const WITHIN_TRACE = /^\s|^$|^(During handling|The above exception)/;
 const NUMBERS = /0x[0-9a-f]+|\d+(\.\d+)?/gi;
 // What equal lines of several tasks have in common: numbers are masked.
-const masked = (text) => text.replace(NUMBERS, "#");
+const masked = (text) => bare(text).replace(NUMBERS, "#");
 // What a progress bar looks like, written anew in each line or over and over in one.
 const BAR = /[━█▉▊▋▌▍▎▏]{3}|\d%\|.*\||\[[=>.]{8,}\]/;
 
@@ -112,6 +112,50 @@ const range = (texts) => {
   });
 };
 
+// What a terminal makes of a text: its colours as classes; all other escapes are left out.
+// oxlint-disable-next-line no-control-regex
+const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])/g;
+const bare = (text) => text.replace(ESCAPES, "");
+const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
+const colouredParts = (text) => {
+  const parts = [];
+  let [at, colour, bold] = [0, "", ""];
+  const add = (to) => {
+    if (to > at) parts.push([text.slice(at, to), [colour, bold].filter(Boolean).join(" ")]);
+  };
+  for (const match of text.matchAll(ESCAPES)) {
+    add(match.index);
+    at = match.index + match[0].length;
+    // oxlint-disable-next-line no-control-regex
+    const codes = /^\x1b\[([\d;]*)m$/.exec(match[0]);
+    const numbers = codes ? codes[1].split(";").map(Number) : [];
+    for (let i = 0; i < numbers.length; i += 1) {
+      const code = numbers[i];
+      if (code === 0) [colour, bold] = ["", ""];
+      else if (code === 1) bold = "ansi-bold";
+      else if (code === 22) bold = "";
+      else if (code === 39) colour = "";
+      else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) colour = `ansi-${COLOURS[code % 10]}`;
+      else if (code === 38 || code === 48) i += numbers[i + 1] === 5 ? 2 : 4; // of 256 or 16 million: not drawn
+    }
+  }
+  add(text.length);
+  return parts;
+};
+// The text that is looked for, as a pattern; null for none, or for one that the browser reads otherwise.
+const patternOf = ({ q, mark, regex }) => {
+  const text = q || mark;
+  if (!text) return null;
+  try {
+    return new RegExp(regex ? text : text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi");
+  } catch {
+    return null;
+  }
+};
+// Where hits begin and end in a text.
+const hitsIn = (text, pattern) =>
+  [...text.matchAll(pattern)].filter(([hit]) => hit).map(({ 0: hit, index }) => [index, index + hit.length]);
+
 export class Logs {
   constructor(run, query, causes) {
     this.run = run;
@@ -192,12 +236,33 @@ export class Logs {
   }
 
   filter(more) {
-    const { task, generation, level, q, differs } = this.query;
-    return { task, generation, level, q, differs, limit: 500, ...more };
+    const { task, generation, level, q, regex, differs } = this.query;
+    return { task, generation, level, q, regex: q && regex, differs, limit: 500, ...more };
   }
 
   async ask(query) {
     return getDocument(this.run, "logs", this.filter(query), this.stop.signal);
+  }
+
+  // The line in the middle of what is seen.
+  placeSeen() {
+    const seen = this.anchors();
+    return seen[Math.floor(seen.length / 2)]?.id || null;
+  }
+
+  // To the next or previous line of all with the text that is marked.
+  async goTo(hit) {
+    const { mark, regex, at } = this.query;
+    setText(this.note, "Searching…");
+    try {
+      const from = at || this.placeSeen();
+      const page = await this.ask({ q: mark, regex, at: from, hit, level: null, differs: null, limit: 1 });
+      const found = page.lines[0];
+      if (found) go(["r", this.run, "logs"], { ...this.query, at: found.id });
+      else setText(this.note, `There is no ${hit} hit.`);
+    } catch (error) {
+      this.failed(error);
+    }
   }
 
   failed(error) {
@@ -474,7 +539,9 @@ export class Logs {
       "span",
       { class: "said" },
       times > 1 && h("span", { class: "dim" }, `⟲${countText(times)} `),
-      `${isCause ? "✕ " : ""}${range(texts)}`,
+      isCause && "✕ ",
+      this.drawn(same.length ? range(texts.map(bare)) : text),
+      line.cut && h("span", { class: "dim" }, ` … ${countText(line.cut)} characters more; the download has them`),
     );
     if (texts.some((each) => each !== text)) {
       const each = [line, ...same.map((one) => one.line)].map((one, i) => `${one.task}  ${texts[i]}`);
@@ -492,7 +559,7 @@ export class Logs {
         "a",
         {
           class: "at",
-          href: linkTo(["r", this.run, "logs"], { ...this.query, at: line.id, until: null }),
+          href: linkTo(["r", this.run, "logs"], this.toPlace(line)),
           "aria-label": `Link to the line of ${timeText(line.time)}`,
         },
         timeText(line.time),
@@ -504,6 +571,32 @@ export class Logs {
       ),
       said,
     );
+  }
+
+  // A hit leads to its place, with all lines around it, in which the text is marked.
+  toPlace({ id }) {
+    const { q, mark } = this.query;
+    return { ...this.query, at: id, until: null, q: null, mark: q || mark, level: q ? null : this.query.level };
+  }
+
+  // A text with its colours, and what is looked for marked.
+  drawn(text) {
+    const pattern = patternOf(this.query);
+    const hits = pattern ? hitsIn(bare(text), pattern) : [];
+    let from = 0;
+    return colouredParts(text).map(([part, colour]) => {
+      const to = from + part.length;
+      const pieces = [];
+      let at = from;
+      for (const [begin, end] of hits.filter((hit) => hit[1] > from && hit[0] < to)) {
+        const [low, high] = [Math.max(begin, from), Math.min(end, to)];
+        pieces.push(part.slice(at - from, low - from), h("mark", {}, part.slice(low - from, high - from)));
+        at = high;
+      }
+      pieces.push(part.slice(at - from));
+      from = to;
+      return colour ? h("span", { class: colour }, pieces) : pieces;
+    });
   }
 
   showNote() {

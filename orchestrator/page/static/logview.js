@@ -40,9 +40,32 @@ export class LogsView {
           id: "find",
           placeholder: "text (/)",
           "aria-label": "Text to find",
-          value: query.q || null,
-          onchange: set("q"),
+          value: query.q || query.mark || null,
+          onchange: (event) => this.find(event.target.value),
         }),
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(Boolean(query.regex)),
+            title: "The text is a regular expression",
+            onclick: () => go(["r", run, "logs"], { ...route().query, regex: query.regex ? null : "yes" }),
+          },
+          ".*",
+        ),
+        query.mark &&
+          ["previous", "next"].map((hit) =>
+            h("button", { type: "button", onclick: () => this.logs?.goTo(hit) }, `${hit} hit`),
+          ),
+        query.mark &&
+          h(
+            "button",
+            {
+              type: "button",
+              onclick: () => go(["r", run, "logs"], { ...route().query, q: query.mark, mark: null, at: null }),
+            },
+            "all hits",
+          ),
         h(
           "button",
           {
@@ -84,6 +107,13 @@ export class LogsView {
     );
     this.update();
     this.start(run, query);
+  }
+
+  // A text is looked for in all of the log. Once it is cleared, one stays where one is, with all lines around.
+  find(text) {
+    const { query } = route();
+    const at = text ? null : query.at || this.logs?.placeSeen();
+    go(["r", this.id, "logs"], { ...query, q: text, mark: null, at, until: null });
   }
 
   // Which tasks there are is told after the page was opened, where one has come by a link.

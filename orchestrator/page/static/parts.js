@@ -189,17 +189,28 @@ export class Table {
     );
   }
 
-  // Largest first, then smallest first, then as it was.
-  sortBy(column) {
-    if (this.order?.column !== column) this.order = { column, sign: column.num ? -1 : 1, turns: 1 };
-    else if (this.order.turns === 1) this.order = { column, sign: -this.order.sign, turns: 2 };
-    else this.order = null;
+  // Sort by the column of this name; `-NAME`: the largest first. Nothing is called.
+  orderBy(text) {
+    const column = this.columns.find((each) => each.by && each.name === text.replace(/^-/, ""));
+    if (column) this.order = { column, sign: text.startsWith("-") ? -1 : 1, turns: 1 };
+    this.mark();
+  }
+
+  mark() {
     this.heads.forEach((head, i) => {
       const isChosen = this.order?.column === this.columns[i];
       const word = this.order?.sign > 0 ? "ascending" : "descending";
       if (isChosen) head.setAttribute("aria-sort", word);
       else head.removeAttribute("aria-sort");
     });
+  }
+
+  // Largest first, then smallest first, then as it was.
+  sortBy(column) {
+    if (this.order?.column !== column) this.order = { column, sign: column.num ? -1 : 1, turns: 1 };
+    else if (this.order.turns === 1) this.order = { column, sign: -this.order.sign, turns: 2 };
+    else this.order = null;
+    this.mark();
     this.reorder();
   }
 

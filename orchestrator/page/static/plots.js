@@ -92,6 +92,18 @@ const clipped = (lines) => {
   return [low - rest, high + rest];
 };
 
+// The points of lines as comma-separated values.
+const csvOf = (lines, byStep) => {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
+  const rows = lines
+    .filter((line) => !line.isSmooth)
+    .flatMap((line) => {
+      const whose = [line.task || "", line.name, line.generation].map((each) => quoted(String(each)));
+      return line.x.map((x, i) => [...whose, x, line.y[i] ?? ""].join(","));
+    });
+  return `task,name,generation,${byStep ? "step" : "time"},value\n${rows.join("\n")}\n`;
+};
+
 export class Plot {
   // `zoomSteps`: what to do with a range of steps that was drawn, or with null for all.
   constructor(name, { byStep = true, title = "", zoomSteps } = {}) {
@@ -115,6 +127,8 @@ export class Plot {
         title || TITLES[name] || name,
         " ",
         this.enlarger(title || TITLES[name] || name),
+        this.saver("PNG", title || TITLES[name] || name),
+        this.saver("CSV", title || TITLES[name] || name),
       ),
       this.area,
       this.words,
@@ -152,6 +166,31 @@ export class Plot {
       },
       "⤢",
     );
+  }
+
+  // What is drawn, as a picture or as a table, in a file.
+  saver(kind, title) {
+    const save = (blob) => {
+      const file = `${this.name.replace(/\W/g, "-")}.${kind.toLowerCase()}`;
+      const link = h("a", { href: URL.createObjectURL(blob), download: file });
+      document.body.append(link);
+      link.click();
+      link.remove();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    };
+    const picture = () => {
+      const { canvas } = this.plot.ctx;
+      const made = h("canvas", { width: canvas.width, height: canvas.height });
+      const pen = made.getContext("2d");
+      pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--bg");
+      pen.fillRect(0, 0, made.width, made.height);
+      pen.drawImage(canvas, 0, 0);
+      made.toBlob(save);
+    };
+    const table = () => save(new Blob([csvOf(this.lines, this.byStep)], { type: "text/csv" }));
+    const act = () => this.plot && (kind === "PNG" ? picture() : table());
+    const label = `Save ${title} as ${kind}`;
+    return h("button", { type: "button", class: "link", "aria-label": label, onclick: act }, kind);
   }
 
   // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts;

@@ -9,6 +9,13 @@ const LEGEND =
   "faint: trained again. Drag: zoom, all plots together; double click: all.";
 const NARROW_MAX = 2; // on a phone the tasks are to be near
 
+// How the plots are drawn: as the address says, else as this browser was told last.
+const viewed = (name) => route().query[name] ?? setting(name);
+const stepsOf = (text) => {
+  const range = (text || "").split("-").map(Number);
+  return range.length === 2 && range.every(Number.isFinite) && range[0] < range[1] ? range : null;
+};
+
 export class RunPlots {
   constructor(view) {
     // a RunView
@@ -17,14 +24,24 @@ export class RunPlots {
     this.uses = new Map();
     this.plotArea = h("div", { class: "plots" });
     this.moreArea = h("div", { class: "tools" });
-    this.stepRange = null;
     this.legend = h("p", { class: "dim" }, LEGEND);
     this.element = section("Plots", this.plotArea, this.legend, this.moreArea);
   }
 
+  // What is chosen is in the address, so that a link shows the same. A zoom is a step back, and nothing to keep.
+  choose(changes, { keeps = true } = {}) {
+    const { parts, query } = route();
+    if (keeps) for (const [name, value] of Object.entries(changes)) setting(name, value);
+    go(parts, { ...query, ...changes }, keeps);
+  }
+
+  get stepRange() {
+    return stepsOf(route().query.steps);
+  }
+
   async show() {
     const all = plotNames(this.view.history.series);
-    const byStep = setting("x") !== "time";
+    const byStep = viewed("x") !== "time";
     const wanted = (route().query.plots || "").split(",").filter(Boolean);
     const most = matchMedia("(max-width: 700px)").matches ? NARROW_MAX : PLOTS_MAX;
     const names = [...new Set([...all.slice(0, most), ...wanted])].filter((name) => all.includes(name));
@@ -45,11 +62,11 @@ export class RunPlots {
     // Nothing of the newest generation was trained again.
     const earlier = this.view.history.generations.slice(0, -1);
     const kept = Object.fromEntries(earlier.map((one) => [one.generation, one.kept_to]));
-    const log = setting("log") === "yes";
-    const [smooth, clip] = [Number(setting("smooth") || 0), setting("clip") === "yes"];
+    const log = viewed("log") === "yes";
+    const [smooth, clip] = [Number(viewed("smooth") || 0), viewed("clip") === "yes"];
     const zoomSteps = (range) => {
-      this.stepRange = range;
-      this.show();
+      const steps = range && `${Math.max(0, Math.floor(range[0]))}-${Math.ceil(range[1])}`;
+      this.choose({ steps }, { keeps: false });
     };
     const key = JSON.stringify([names, byStep]);
     if (key !== this.plotKey) {
@@ -91,10 +108,7 @@ export class RunPlots {
         {
           type: "button",
           "aria-pressed": String(on),
-          onclick: () => {
-            setting(name, value);
-            this.show();
-          },
+          onclick: () => this.choose({ [name]: value }),
         },
         words,
       );
@@ -122,17 +136,14 @@ export class RunPlots {
       this.moreArea,
       set("x", byStep ? "time" : "step", "over time", !byStep),
       set("log", log ? "no" : "yes", "log y", log),
-      set("clip", setting("clip") === "yes" ? "no" : "yes", "clip outliers", setting("clip") === "yes"),
+      set("clip", viewed("clip") === "yes" ? "no" : "yes", "clip outliers", viewed("clip") === "yes"),
       this.smoothing(),
       byStep && this.stepRange
         ? h(
             "button",
             {
               type: "button",
-              onclick: () => {
-                this.stepRange = null;
-                this.show();
-              },
+              onclick: () => this.choose({ steps: null }, { keeps: false }),
             },
             "all steps",
           )
@@ -148,7 +159,7 @@ export class RunPlots {
   }
 
   smoothing() {
-    const chosen = setting("smooth") || "0";
+    const chosen = viewed("smooth") || "0";
     const option = ([value, words]) => h("option", { value, selected: value === chosen }, words);
     const choices = [
       ["0", "not smoothed"],
@@ -156,10 +167,7 @@ export class RunPlots {
       ["0.9", "smoothed"],
       ["0.98", "smoothed much"],
     ];
-    const change = (event) => {
-      setting("smooth", event.target.value);
-      this.show();
-    };
+    const change = (event) => this.choose({ smooth: event.target.value });
     return h("select", { "aria-label": "Smoothing", onchange: change }, choices.map(option));
   }
 

@@ -40,6 +40,8 @@ class Watch(OfRun):
     """GPUs that the run uses exclusively on this host. The agent acquires their leases."""
     gpu_uuids: NotRequired[list[Name] | None]
     """More of them, which the spec names by UUID."""
+    slots: NotRequired[list[Count] | None]
+    """Slots of the host, by number, that the run's tasks take, where the spec says how many it has."""
 
 
 class Unwatch(OfRun):
@@ -51,12 +53,12 @@ class Lease(OfRun):
 
 
 class Leased(TypedDict):
-    """The holder of a GPU's lease. Unknown values are null."""
+    """The holder of the lease of a GPU or of a slot. Unknown values are null."""
 
     gpu: Count | None
-    """null of a MIG instance."""
+    """null of a MIG instance and of a slot."""
     instance: NotRequired[Name]
-    """The UUID of a MIG instance."""
+    """The UUID of a MIG instance; or `slot-0`, of a slot."""
     user: Name | None
     run: Name | None
     head: Name | None

@@ -23,6 +23,7 @@ from orchestrator.protocol.bounds import (
 )
 from orchestrator.protocol.limits import LEFT_MAX
 from orchestrator.protocol.orders.base import FILES_MAX, Fence, Nothing, OfRun, Sent, Verb
+from orchestrator.protocol.orders.driving import Leased
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.protocol.reports import Unkillable
 
@@ -138,6 +139,7 @@ class Gpu(TypedDict):
     memory_used_bytes: Count | None
     memory_total_bytes: Count | None
     processes: Annotated[list[GpuUser], Length(4096)]
+    uuid: NotRequired[Name]
 
 
 class AskMachine(Sent):
@@ -158,6 +160,8 @@ class Hardware(TypedDict):
     gpus: Annotated[list[Gpu], Length(1024)]
     gpus_why: Text | None
     """Why there is no GPU; null if there are some, or if unknown."""
+    leases: NotRequired[Annotated[list[Leased], Length(1024)]]
+    """The GPUs and slots that somebody has leased, and who."""
 
 
 class Code(OfRun):

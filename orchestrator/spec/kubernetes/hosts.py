@@ -61,7 +61,9 @@ def in_pods(plan: Plan, allocation: str, there: Sequence[str] = (), volume: str 
         for task in plan.tasks
     )
     checkpoint = plan.checkpoint and replace(plan.checkpoint, volume=volume)
-    return replace(plan, hosts=tuple(made[host.name] for host in ordered), tasks=tasks, checkpoint=checkpoint)
+    return replace(
+        plan, hosts=tuple(made[host.name] for host in ordered), tasks=tasks, checkpoint=checkpoint
+    ).fixed
 
 
 def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:

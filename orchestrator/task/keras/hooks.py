@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
+MIRRORED = "tensorflow.python.distribute.mirrored_strategy"
 KERAS3 = "keras.src.backend.tensorflow.trainer"
 KERAS3_CORE = "keras.src.backend.tensorflow.core"
 KERAS3_OPTIMIZERS = "keras.src.optimizers.base_optimizer"
@@ -55,11 +56,17 @@ def install(link: Link, progress: Progress) -> None:
     def remember_strategy(module: ModuleType) -> None:
         _remember(module.CollectiveAllReduceStrategy)
 
+    def keep_apart(module: ModuleType) -> None:
+        from orchestrator.task.keras import parallel
+
+        parallel.keep_apart(module.MirroredStrategy)
+
     def patch_sessions(module: ModuleType) -> None:
         report_sessions(module, progress)
 
     patches: dict[str, Callable[[ModuleType], None]] = {
         MIRRORED_WORKERS: remember_strategy,
+        MIRRORED: keep_apart,
         SESSIONS: patch_sessions,
         KERAS3: watch_keras3,
         KERAS3_JAX: patch_keras3_jax,

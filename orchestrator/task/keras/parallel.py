@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,7 +11,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def make_parallel(model: Any, replicas: int | list[int] | None = None) -> Any:
+GROUP_KEYS = 1000
+"""How many group keys a strategy may use; it takes one for each set of devices."""
+
+
+def make_parallel(model: Any, replicas: int | list[int] | tuple[int, ...] | None = None) -> Any:
     """Let `model` train data-parallel on this machine's GPUs, and return it.
 
     Each replica takes its part of every batch, so `batch_size` stays the same. What is returned is the model itself:
@@ -26,11 +31,12 @@ def make_parallel(model: Any, replicas: int | list[int] | None = None) -> Any:
     """
     import tensorflow as tf
 
-    devices = _devices(tf, replicas)
+    devices = _devices(tf, list(replicas) if isinstance(replicas, (list, tuple)) else replicas)
     if not model.built:
         raise ValueError(
             f"{model.name} is not built, so it has no weights yet: call it on a batch, or build() it"
         )
+    keep_apart(tf.distribute.MirroredStrategy)
     strategy = tf.distribute.MirroredStrategy(devices)
     mirror = (_Mirror3 if _keras_of(model) == "keras" else _Mirror2)(strategy)
     mirror.mirror_model(model)
@@ -40,7 +46,30 @@ def make_parallel(model: Any, replicas: int | list[int] | None = None) -> Any:
     return model
 
 
-def multi_gpu_model(model: Any, gpus: int | list[int] | None = None, **_placement: Any) -> Any:
+def keep_apart(strategy: Any) -> None:
+    """Give each MirroredStrategy of a process group keys of its own.
+
+    TensorFlow counts them from 1 in each, so that the collectives of a second one with more devices or fewer would join
+    the groups of the first, and fail.
+    """
+    init = strategy.__init__
+    if hasattr(init, "_orch_keys"):
+        return
+    made = itertools.count()
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not self._collective_key_base:
+            self._collective_key_base = next(made) * GROUP_KEYS
+        init(self, *args, **kwargs)
+
+    __init__._orch_keys = made  # type: ignore[attr-defined]
+    strategy.__init__ = __init__
+
+
+def multi_gpu_model(
+    model: Any, gpus: int | list[int] | tuple[int, ...] | None = None, **_placement: Any
+) -> Any:
     """Do what `keras.utils.multi_gpu_model` did, by its old name and signature: see `make_parallel`.
 
     Args:
@@ -48,7 +77,7 @@ def multi_gpu_model(model: Any, gpus: int | list[int] | None = None, **_placemen
         gpus: how many GPUs to use, or their numbers; all by default.
         _placement: `cpu_merge` and `cpu_relocation`, which placed the weights; a strategy does so by itself.
     """
-    return make_parallel(model, list(gpus) if isinstance(gpus, (list, tuple)) else gpus)
+    return make_parallel(model, gpus)
 
 
 def _devices(tf: Any, replicas: int | list[int] | None) -> list[str]:
@@ -56,6 +85,13 @@ def _devices(tf: Any, replicas: int | list[int] | None) -> list[str]:
     devices = [device.name for device in tf.config.list_logical_devices(kind)]
     if replicas is None:
         return devices
+    odd = [
+        number for number in _flat([replicas]) if isinstance(number, bool) or not hasattr(number, "__index__")
+    ]
+    if odd:
+        raise ValueError(
+            f"{odd[0]!r} is no number of {kind}s: give how many, such as 2, or a list of whole numbers, such as [0, 1]"
+        )
     if isinstance(replicas, list):
         if (
             not replicas

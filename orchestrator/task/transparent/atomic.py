@@ -159,6 +159,12 @@ class Atomic:
         for outside, copy in self._copies.values():
             _assign(outside, copy.numpy())
 
+    def check_put_back(self) -> None:
+        """Raise NotAtomic where the next step has begun since `put_back`."""
+        for outside, copy in self._copies.values():
+            if _read(outside).numpy().tobytes() != copy.numpy().tobytes():
+                raise NotAtomic("the next step began while the state was written")
+
     def checksum(self) -> int:
         """Return the CRC-32 of the weights: all replicas have the same after the same step."""
         import numpy as np

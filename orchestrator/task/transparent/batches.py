@@ -6,6 +6,7 @@ import functools
 import sys
 
 from orchestrator.task.transparent import step as steps
+from orchestrator.task.transparent.proof import Proof, of_first_steps
 from orchestrator.task.transparent.replay import Course
 
 TYPE_CHECKING = False
@@ -25,12 +26,16 @@ def install(
     noise: Noise,
     folder: str,
     rescue: Rescue | None = None,
+    proves: bool = False,
 ) -> None:
     """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
     stepping = steps.install(library, strategy, report, folder)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, report, noise, rescue)
+        prove = (
+            functools.partial(Proof, report, folder) if proves and strategy.num_replicas_in_sync > 1 else None
+        )
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, report, noise, rescue, prove)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer, report, folder)
@@ -45,6 +50,7 @@ def _patch_steps(
     report: Reporter,
     noise: Noise,
     rescue: Rescue | None,
+    prove: Callable[[], Proof] | None,
 ) -> None:
     make = owner._make_function
 
@@ -60,7 +66,12 @@ def _patch_steps(
             )
         noise.prepare()
         atomic = rescue and rescue.atomic(strategy, self, step_function)
-        function = _traced_first(make(self, stepping(step_function, atomic or None)), self)
+
+        def made(proof: Proof | None) -> Any:
+            return _traced_first(make(self, stepping(step_function, atomic or None, proof)), self)
+
+        is_proved = prove is not None and step_function == self.train_step and not self.jit_compile
+        function = of_first_steps(made, prove()) if prove is not None and is_proved else made(None)
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):

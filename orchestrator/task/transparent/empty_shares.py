@@ -57,6 +57,7 @@ def _different(*spaces: Any) -> list[Any]:
 
 
 def _of_examples(compute: Callable[..., Any], is_given_its_shape: bool = False) -> Callable[..., Any]:
+    @steps.of_each_example
     @functools.wraps(compute)
     def compute_examples(*args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf

@@ -8,19 +8,22 @@ scales. The optimizers' own all-reduce is left out.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 
 from orchestrator.task.keras import keras3_conditions
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.kinds import SAME
+from orchestrator.task.transparent.whole import NotOfTheBatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from orchestrator.task.transparent.reporter import Reporter
-    from orchestrator.task.transparent.step import NotOfTheBatch, Step
+    from orchestrator.task.transparent.step import Step
 
 
 def install(library: str, report: Reporter, script: str, folder: str) -> None:
@@ -28,14 +31,19 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
     import tensorflow as tf
 
     _undivided_in_steps()
+    context = tf.distribute.ReplicaContext
+    context.all_reduce = _equal_on_all(context.all_reduce)
+    tf.nn.ctc_loss = steps.of_each_example(tf.nn.ctc_loss)
     tf.GradientTape.gradient = _of_the_global_batch(tf.GradientTape.gradient, report, script, folder)
+    functions: Any = sys.modules[f"{library}.src.losses" + (".losses" if library == "keras" else "")]
+    convert = "convert_binary_labels_to_hinge" if library == "keras" else "_maybe_convert_labels"
+    setattr(functions, convert, steps.of_the_whole_batch(getattr(functions, convert)))
     if library == "keras":
         losses: Any = sys.modules["keras.src.losses.loss"]
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer
         reduce = optimizer._all_reduce_sum_gradients
         optimizer._all_reduce_sum_gradients = _already_reduced(reduce, report, script, folder)
         optimizer.apply = _refusing(optimizer.apply, report, script, folder)
-        _count_masked(losses)
         keras3_conditions.patch_everywhere()
     else:
         import importlib
@@ -49,6 +57,20 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         if hasattr(losses, name):
             setattr(losses, name, _unscaled_in_steps(getattr(losses, name)))
+
+
+def _equal_on_all(all_reduce: Any) -> Any:
+    @functools.wraps(all_reduce)
+    def all_reduced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        results = all_reduce(self, *args, **kwargs)
+        if (step := steps.current()) is not None:
+            for part in tf.nest.flatten(results, expand_composites=True):
+                step.kinds.set(part, SAME)
+        return results
+
+    return all_reduced
 
 
 def _unscaled_in_steps(scale: Any) -> Any:
@@ -85,38 +107,13 @@ def _undivided_in_steps() -> None:
     )
 
 
-def _count_masked(losses: Any) -> None:
-    """Let a loss with a mask be the mean over what the mask leaves, on all replicas together."""
-    from orchestrator.task.transparent.kinds import Kind
-
-    reduce = losses.reduce_weighted_values
-
-    @functools.wraps(reduce)
-    def reduce_weighted_values(
-        values: Any,
-        sample_weight: Any = None,
-        mask: Any = None,
-        reduction: Any = "sum_over_batch_size",
-        dtype: Any = None,
-    ) -> Any:
-        loss = reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-        step = steps.current()
-        if step is None or getattr(loss, "op", None) is None or loss.shape.rank != 0:
-            return loss
-        import tensorflow as tf
-
-        if mask is not None and reduction in ("mean", "sum_over_batch_size"):
-            step.kinds.set(loss, Kind("mean", count=tf.reduce_sum(tf.cast(mask, tf.float32))))
-        return loss
-
-    losses.reduce_weighted_values = reduce_weighted_values
-
-
 def _of_the_global_batch(gradient: Any, report: Reporter, script: str, folder: str) -> Any:
     @functools.wraps(gradient)
     def of_the_global_batch(
         tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
+        import tensorflow as tf
+
         step = steps.current()
         if step is None:
             return _explained(
@@ -125,25 +122,47 @@ def _of_the_global_batch(gradient: Any, report: Reporter, script: str, folder: s
                 script,
                 folder,
             )
-        if output_gradients is None:
+        if output_gradients is None and step.replicas > 1:
             try:
-                # The terms of the target, and for each the gradient that starts at it: its share of the global batch
-                import tensorflow as tf
-
-                tensors, starts = [], []
-                for each in tf.nest.flatten(target):
-                    for tensor, factor, kind in step.terms(tf.convert_to_tensor(each)):
-                        weight = step.share(kind)
-                        scale = tf.cast(factor, tensor.dtype) * tf.cast(weight, tensor.dtype)
-                        tensors.append(tensor)
-                        starts.append(tf.ones_like(tensor) * scale)
-                target, output_gradients = tensors, starts
-            except steps.NotOfTheBatch as e:
+                with _not_recording(tape):
+                    pairs = [pair for each in tf.nest.flatten(target) for pair in _starts(step, each)]
+                target, output_gradients = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
+            except NotOfTheBatch as e:
                 raise report.unsupported(_refusal(e, script, folder)) from None
         gradients = gradient(tape, target, sources, output_gradients, *args, **kwargs)
-        return _added_up(step, gradients) if _are_weights(sources) else gradients
+        if not _are_weights(sources):
+            return gradients
+        gradients = _added_up(step, gradients)
+        if step.recorded is None:
+            names = [getattr(source, "path", source.name) for source in tf.nest.flatten(sources)]
+            step.recorded = list(zip(names, tf.nest.flatten(gradients), strict=True))
+        return gradients
 
     return of_the_global_batch
+
+
+def _starts(step: Step, target: Any) -> list[tuple[Any, Any]]:
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    tensor = tf.convert_to_tensor(target)
+    is_shared = all(kind.name in steps.SHARED for _, _, kind in step.terms(tensor))
+    if not is_shared and record.could_possibly_record():
+        raise NotOfTheBatch(tensor, "a gradient of its gradient is asked for")
+    return list(step.starts(tensor))
+
+
+@contextlib.contextmanager
+def _not_recording(tape: Any) -> Iterator[None]:
+    """Have a tape not record how its own gradient is found."""
+    is_recording = tape._recording
+    if is_recording:
+        tape._pop_tape()
+    try:
+        yield
+    finally:
+        if is_recording and tape._persistent:
+            tape._push_tape()
 
 
 def _are_weights(sources: Any) -> bool:
@@ -168,16 +187,11 @@ def _added_up(step: Step, gradients: Any) -> Any:
     return tf.nest.pack_sequence_as(gradients, result)
 
 
-def _refusal(error: NotOfTheBatch, script: str, folder: str) -> str:
-    line = steps.line_of_script(folder, error.tensor)
-    why = (
-        "compares the examples of a batch with each other"
-        if error.crosses
-        else f"is neither a sum nor a mean over the examples of a batch ({error.tensor.op.type} is not linear in them)"
-    )
+def _refusal(error: Exception, script: str, folder: str) -> str:
+    line = steps.line_of_script(folder, getattr(error, "tensor", None))
     return (
-        f"{line or script}: this loss {why}, so it cannot be put together from the parts that the replicas have: "
-        "write it as sums and means over examples, or remove `transparent: true`"
+        f"{line or script}: this is neither a sum nor a mean over the examples of a batch, and cannot be computed on "
+        f"the whole batch either ({error}): write it as sums and means over examples, or remove `transparent: true`"
     )
 
 
@@ -203,13 +217,8 @@ def _already_reduced(reduce: Any, report: Reporter, script: str, folder: str) ->
             gradient, variable = pairs[place]
             try:
                 pairs[place] = (step.total_of(gradient), variable)
-            except (steps.NotOfTheBatch, TypeError, ValueError) as e:  # the last two: not a dense tensor
-                line = steps.line_of_script(folder, getattr(e, "tensor", None))
-                raise report.unsupported(
-                    f"{line or script}: a gradient that no tape has computed is neither a sum nor a mean over the "
-                    "examples of a batch, so the replicas cannot put it together from their parts: take it from a "
-                    "tf.GradientTape, or remove `transparent: true`"
-                ) from None
+            except (NotOfTheBatch, TypeError, ValueError) as e:  # the last two: not a dense tensor
+                raise report.unsupported(_refusal(e, script, folder)) from None
         return pairs
 
     return all_reduce
@@ -238,6 +247,8 @@ def _refusing(apply: Any, report: Reporter, script: str, folder: str) -> Any:
     def apply_in_replicas(self: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
+        if (step := steps.current()) is not None and step.is_proof:
+            return None
         if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
             raise report.unsupported(_own_loop(script, folder))
         return apply(self, *args, **kwargs)

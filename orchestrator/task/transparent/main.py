@@ -67,6 +67,7 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
         fit,
         gradients,
         noise,
+        proof,
         recording,
         settings_of_tensorflow,
     )
@@ -92,7 +93,10 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     figures.install(library, report, name, script.folder)
     random = noise.install(library, strategy)
     rescue = Rescue.of_this_task()
-    batches.install(library, strategy, report, random, script.folder, rescue)
+    proves = bool(options.get("proves", True)) and not (options.get("prove") or options.get("measure"))
+    if proves and library == "keras":
+        proof.install()
+    batches.install(library, strategy, report, random, script.folder, rescue, proves)
     setting = Setting(library, strategy, options, report, chief, random, rescue, script.folder)
     empty_shares.install(strategy)
     setting.shrink.install(library, strategy)

@@ -105,6 +105,7 @@ def folded(seed: Any, step: steps.Step) -> Any:
     """Return a seed into which the replica's number is folded."""
     import tensorflow as tf
 
+    step.left_out.add(steps.NOISE)
     replica = tf.cast(step.context.replica_id_in_sync_group, tf.int64)
     return tf.random.experimental.stateless_fold_in(tf.cast(seed, tf.int64), replica)
 

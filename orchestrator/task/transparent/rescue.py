@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -42,6 +44,13 @@ if TYPE_CHECKING:
     Held = tuple[int, Callable[[], None]]
     """A step, and a function that writes the state after it."""
 
+MAIN_WAIT_S = 2.0
+"""How long the main thread may take to come out of its step once the order has aborted it. One that is in Python, in a
+callback or a save, takes longer: then the state is handed over without it."""
+
+PROBE_BYTES = 16 << 20
+"""How much is written at most to see how fast the disk is; it is removed at once."""
+
 ORDER_WAIT_S = 1.0
 """How long a step that failed because of a peer waits for the order. Usually the coordinator has noticed too."""
 
@@ -64,10 +73,14 @@ class Rescue:
         self._compare = False
         self.chosen = threading.Event()
         """Set when this task is chosen from several survivors to write."""
+        self._one = threading.Lock()
+        """Held by the thread that hands over: the main thread, or one that does not wait for it any longer."""
         self._began_at = 0.0
         self._of_fit: Callable[[], Held] | None = None
         self._hand_over: Callable[[], Held] | None = None
         """Returns the state to be written; None while there is nothing to hand over."""
+        self._variables: Callable[[], list[Any]] = list
+        """Returns all variables that would be handed over."""
         self._newest: Atomic | None = None
         self._tracked: _Tracked | None = None
         self._marks = 0
@@ -115,7 +128,7 @@ class Rescue:
         tracked = self._tracked = _Tracked(manager.checkpoint)
         atomic = self._newest = Atomic(tracked, counter)
         held = functools.partial(self._held_checkpoint, manager, atomic, counter, tracked, chief=chief)
-        self._marks, self._hand_over = 1, held
+        self._marks, self._hand_over, self._variables = 1, held, lambda: tracked.variables
         return functools.partial(_whole, atomic)
 
     def refusal(self) -> str | None:
@@ -144,6 +157,28 @@ class Rescue:
         could = self._hand_over is not None and self.refusal() is None
         return could and not this_task.has_own_hooks
 
+    def rehearse(self) -> str:
+        """Read all that would be handed over, without a peer, and write a part to the disk where it would lie.
+
+        Return how much it is and how long it would take; or `no`, and why.
+        """
+        began_at, root = time.monotonic(), os.environ.get("ORCH_RESCUE_DIR") or this_task.checkpoint_dir()
+        try:
+            if (why := self._nothing()) or root is None or self._newest is None:
+                raise NotAtomic(why or "there is no checkpoint directory")
+            count = sum(int(self._newest.value(each).nbytes) for each in self._variables())
+            took_s, part = time.monotonic() - began_at, min(count, PROBE_BYTES)
+            with tempfile.TemporaryFile(dir=root) as file:  # it has no name there
+                file.write(bytes(part))
+                file.flush()
+                os.fsync(file.fileno())
+            wrote_s = time.monotonic() - began_at - took_s
+            if (free := shutil.disk_usage(root).free) < count:
+                raise NotAtomic(f"it is {count / 1e6:,.1f} MB, and {root} has {free / 1e6:,.1f} MB of room")
+        except Exception as e:
+            return f"no: {e}"[:200]
+        return f"{count / 1e6:,.1f} MB in {took_s + wrote_s * max(1.0, count / max(1, part)):.1f} s"
+
     def order(self, *, compare: bool = False) -> bool:
         """Make the main thread's step fail, which starts the rescue. Return False if there is nothing to hand over."""
         if why := self._nothing():
@@ -155,7 +190,15 @@ class Rescue:
         self._compare = compare
         self._ordered.set()
         context.context().abort_collective_ops(_UNAVAILABLE, "orch: a peer is gone")
+        threading.Thread(target=self._without_main, name="orch-rescue", daemon=True).start()
         return True
+
+    def _without_main(self) -> None:
+        """Hand over while the main thread is in Python: since the abort, no step can change the state any more."""
+        time.sleep(MAIN_WAIT_S)
+        if (hand_over := self._hand_over) is not None and self._one.acquire(blocking=False):
+            self._write(hand_over)
+            end(STOPPED)
 
     def during(self, fit: Callable[[], Any], model: Any, setting: Any) -> Any:
         """Run a fit, and hand over if it fails because of a peer. After an ordered rescue, the process ends here.
@@ -163,6 +206,7 @@ class Rescue:
         After the fit its final state can be handed over until the next fit begins.
         """
         self._of_fit = functools.partial(self._held, model, setting)
+        self._variables = lambda: [each for group in setting.groups_of(model).values() for each in group]
         try:
             return fit()
         except Exception as e:
@@ -179,6 +223,14 @@ class Rescue:
         is_ordered = self._ordered.wait(ORDER_WAIT_S)
         if not is_ordered and self._task not in BY_ITSELF:
             return
+        self._one.acquire()  # where another thread has it, the process ends with that one's work
+        self._write(hand_over)
+        if is_ordered:
+            end(STOPPED)
+        self._one.release()
+
+    def _write(self, hand_over: Callable[[], Held]) -> None:
+        """Hand over, and say what came of it."""
         try:
             if why := self._nothing():
                 raise NotAtomic(why)
@@ -196,8 +248,6 @@ class Rescue:
             self._report(why=f"{type(e).__name__}: {str(e)[:200]}")
         else:
             self._report(step=step)
-        if is_ordered:
-            end(STOPPED)
 
     def _nothing(self) -> str:
         """Return why there is nothing to hand over; empty if there is."""
@@ -262,6 +312,7 @@ class Rescue:
                 about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
             with open(os.path.join(building, name + backup_file.BESIDE), "wb") as beside:
                 beside.write(about)
+            atomic.check_put_back()
             # In this order all else is in place before the index, which makes it a checkpoint.
             for each in sorted(os.listdir(building)):
                 backup.sync(os.path.join(building, each))

@@ -16,9 +16,10 @@ import traceback
 import types
 
 from orchestrator.both.script import is_of_script
-from orchestrator.task.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
+from orchestrator.task.transparent.kinds import COUNT, EACH, LOOSE, SAME, SHAPE, each
 from orchestrator.task.transparent.rules import Kinds
 from orchestrator.task.transparent.strategy import out_of_scope
+from orchestrator.task.transparent.whole import NotOfTheBatch, Whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
     from orchestrator.task.transparent.kinds import Kind
     from orchestrator.task.transparent.reporter import Reporter
+
+NOISE = "what each replica draws or finds for itself"
+"""What is left out of a proof so that nothing is proved."""
 
 _thread = threading.local()
 _tracing = 0
@@ -44,25 +48,34 @@ def within_any() -> bool:
     return _tracing > 0
 
 
-class NotOfTheBatch(Exception):
-    """A value is neither a sum nor a mean over the examples of the batch."""
-
-    def __init__(self, tensor: Any, kind: Kind) -> None:
-        super().__init__(tensor.op.type)
-        self.tensor = tensor
-        self.crosses = kind is CROSS
-
-
 class Step:
     """A replica's step: its data, its number of examples, and the total number of all replicas."""
 
-    def __init__(self, kinds: Kinds, strategy: Any, data: Any) -> None:
+    def __init__(
+        self,
+        kinds: Kinds,
+        strategy: Any,
+        data: Any,
+        report: Reporter | None = None,
+        folder: str = "",
+        *,
+        is_proof: bool = False,
+        context: Any = None,
+    ) -> None:
         import tensorflow as tf
 
         self.kinds = kinds
         self.strategy = strategy
-        self.replicas = strategy.num_replicas_in_sync
-        self.context = tf.distribute.get_replica_context()
+        self._report = report
+        self._folder = folder
+        self.replicas = strategy.num_replicas_in_sync if context is None else 1
+        self.context = context or tf.distribute.get_replica_context()
+        self.is_proof = is_proof
+        """Whether it is computed for a proof only, and changes no variable; with a context, by each replica alone."""
+        self.left_out: set[str] = set()
+        """What of the step is not compared in a proof."""
+        self.recorded: list[tuple[str, Any]] | None = None
+        """The first gradients with respect to weights, by their names."""
         self.data = tf.nest.map_structure(self._without_size, data)
         first = next((leaf for leaf in tf.nest.flatten(self.data) if _rows(leaf, tf) is not None), None)
         self.may_be_empty = not any(_known_rows(leaf) for leaf in tf.nest.flatten(data))
@@ -74,6 +87,7 @@ class Step:
         """How many random tensors this step has drawn with `tf.random`."""
         self._gathered: dict[Any, Any] = {}
         """The tensors of the whole batch, by the reference of this replica's part."""
+        self.wholes: dict[Any, Whole] = {}
         self.at_end: list[Callable[[], object]] = []
         self.own_statistics = False
         """Whether the layer that is being called keeps statistics of its replica's part, like BatchNormalization."""
@@ -92,19 +106,17 @@ class Step:
                 self.kinds.set(leaf, each())
         elif leaf is not None:
             for part in tf.nest.flatten(leaf, expand_composites=True):
-                self.kinds.set(part, each(ragged=True))
+                self.kinds.set(part, LOOSE)
         return leaf
 
     def terms(self, tensor: Any) -> list[tuple[Any, Any, Kind]]:
-        """Split a tensor into summands of a single kind, with factors. Raises NotOfTheBatch."""
+        """Split a tensor into summands of a single kind, with factors. One that is OTHER cannot be shared as it is."""
         summands, waiting = [], [(tensor, 1.0)]
         while waiting:
             each_tensor, factor = waiting.pop()
             kind = self.kinds.kind_of(each_tensor)
             if kind.name == "mixed":
                 waiting += _summands(each_tensor, factor, self.kinds)
-            elif kind.name not in ("same", "count", "sum", "mean", "part", EACH):
-                raise NotOfTheBatch(each_tensor, kind)
             else:
                 summands.append((each_tensor, factor, kind))
         return summands
@@ -113,21 +125,52 @@ class Step:
         """Return the weight of a replica's value of this kind in the sum over all replicas."""
         import tensorflow as tf
 
-        if kind.name not in ("same", "mean", "part"):
+        if kind.name not in ("same", "mean"):
             return 1.0
-        if kind.count is None:
-            return tf.math.divide_no_nan(self.examples, self.total)
-        count = tf.cast(_count(kind.count, tf), tf.float32)
-        return tf.math.divide_no_nan(count, self.context.all_reduce(tf.distribute.ReduceOp.SUM, count))
+        return tf.math.divide_no_nan(self.examples, self.total)
+
+    def starts(self, target: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield where a gradient of the whole batch starts on this replica: tensors, and the gradient of each.
+
+        Raises NotOfTheBatch.
+        """
+        import tensorflow as tf
+
+        for tensor, factor, kind in self.terms(target):
+            if kind.name in SHARED:
+                scale = tf.cast(factor, tensor.dtype) * tf.cast(self.share(kind), tensor.dtype)
+                yield tensor, tf.ones_like(tensor) * scale
+            else:
+                for part, gradient in self.whole(tensor).starts():
+                    yield part, gradient * tf.cast(factor, gradient.dtype)
+
+    def whole(self, tensor: Any) -> Whole:
+        """Return the value of a tensor for the whole batch, computed by each replica. Raises NotOfTheBatch."""
+        if tensor.ref() not in self.wholes:
+            whole = self.wholes[tensor.ref()] = Whole(self, tensor)
+            if self._report is not None and self.replicas > 1 and whole.bytes_per_example:
+                line = line_of_script(self._folder, tensor)
+                self._report(
+                    "gather",
+                    f"{line or tensor.op.type}: no sum or mean over the examples of a batch: each replica computes it "
+                    f"on the whole batch, and sends the others {whole.bytes_per_example} bytes for each example",
+                )
+        return self.wholes[tensor.ref()]
 
     def figure(self, tensor: Any) -> Any:
         """Return a scalar whose mean over the replicas is the value for the global batch. Raises NotOfTheBatch."""
         import tensorflow as tf
 
+        if self.replicas == 1:
+            return tensor
         value = tf.zeros([], tensor.dtype)
         for part, factor, kind in self.terms(tensor):
-            weight = tf.cast(self.share(kind) * float(self.replicas), tensor.dtype)
-            value += self.guarded(tf.cast(part, tensor.dtype)) * weight * tf.cast(factor, tensor.dtype)
+            if kind.name in SHARED:
+                weight = tf.cast(self.share(kind) * float(self.replicas), tensor.dtype)
+                mine = self.guarded(tf.cast(part, tensor.dtype)) * weight
+            else:
+                mine = tf.cast(self.whole(part).value, tensor.dtype)
+            value += mine * tf.cast(factor, tensor.dtype)
         self.kinds.set(value, SAME)
         return value
 
@@ -135,41 +178,43 @@ class Step:
         """Return the value of a tensor for the global batch, on every replica. Raises NotOfTheBatch."""
         import tensorflow as tf
 
-        value = tf.zeros_like(tensor)
+        shared, totals = [], []
         for part, factor, kind in self.terms(tensor):
-            if kind.name in (EACH, "part", "count"):
-                raise NotOfTheBatch(part, kind)
-            weight = tf.cast(self.share(kind), tensor.dtype) * tf.cast(factor, tensor.dtype)
-            value += self.guarded(tf.cast(part, tensor.dtype)) * weight
-        total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+            scale = tf.cast(factor, tensor.dtype)
+            if kind.name in ("same", "sum", "mean"):
+                weight = tf.cast(self.share(kind), tensor.dtype)
+                shared.append(self.guarded(tf.cast(part, tensor.dtype)) * weight * scale)
+            else:
+                totals.append(tf.cast(self.whole(part).value, tensor.dtype) * scale)
+        if shared:
+            totals.append(self.context.all_reduce(tf.distribute.ReduceOp.SUM, sum(shared[1:], shared[0])))
+        total = sum(totals[1:], totals[0])
         self.kinds.set(total, SAME)
         return total
 
-    def gathered(self, tensor: Any) -> Any:
+    def gathered(self, tensor: Any, axis: int = 0) -> Any:
         """Return the rows of a tensor of all replicas, on every replica: the tensor of the whole batch."""
         import tensorflow as tf
 
         if tensor.ref() in self._gathered:
             return self._gathered[tensor.ref()]
+        sent = tensor if tensor.dtype.name in _SENT else _as_sent(tensor)
         devices = self.strategy.extended.worker_devices
         replica = tf.get_static_value(tf.convert_to_tensor(self.context.replica_id_in_sync_group))
         with tf.device(devices[int(replica) % len(devices)]):  # TensorFlow must know where it gathers to
-            whole = self._gathered[tensor.ref()] = self.context.all_gather(tf.identity(tensor), axis=0)
+            whole = tf.cast(self.context.all_gather(tf.identity(sent), axis=axis), tensor.dtype)
+        whole.set_shape([None if place == axis else size for place, size in enumerate(tensor.shape)])
+        self._gathered[tensor.ref()] = whole
         self.kinds.set(whole, SAME)
         return whole
 
-    def part_of(self, whole: Any, mine: Any) -> Any:
-        """Return the rows of a tensor of the whole batch that belong to this replica, as those of `mine` do.
-
-        A tensor that has not a row for each example is returned as it is.
-        """
+    def part_of(self, whole: Any, mine: Any, axis: int = 0) -> Any:
+        """Return the rows of a tensor of the whole batch that belong to this replica, as those of `mine` do."""
         import tensorflow as tf
 
-        counts = self.gathered(tf.shape(mine)[:1])
-        place = self.context.replica_id_in_sync_group
-        is_of_rows = tf.equal(tf.shape(whole)[0], tf.reduce_sum(counts))
-        begin = tf.where(is_of_rows, tf.reduce_sum(counts[:place]), 0)
-        return whole[begin : begin + tf.where(is_of_rows, counts[place], tf.shape(whole)[0])]
+        counts, place = self.gathered(tf.shape(mine)[axis : axis + 1]), self.context.replica_id_in_sync_group
+        begin = tf.reduce_sum(counts[:place])
+        return tf.gather(whole, tf.range(begin, begin + counts[place]), axis=axis)
 
     def guarded(self, tensor: Any) -> Any:
         """Return the tensor, or zeros if the replica has no example, since an empty mean is NaN."""
@@ -180,6 +225,43 @@ class Step:
         if isinstance(tensor, tf.IndexedSlices):
             return tf.IndexedSlices(self.guarded(tensor.values), tensor.indices, tensor.dense_shape)
         return tf.where(self.rows > 0, tensor, tf.zeros_like(tensor))
+
+
+def of_each_example(compute: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+    """Say of a function that its results have a row for each example of an argument, whatever its operations are."""
+
+    @functools.wraps(compute)
+    def computing(*args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        results, step = compute(*args, **kwargs), current()
+        if step is None:
+            return results
+        flat = tf.nest.flatten([*args, *kwargs.values()][place:])
+        kinds = [step.kinds.kind_of(leaf) for leaf in flat if tf.is_symbolic_tensor(leaf)]
+        kinds = [kind for kind in kinds if kind.name not in ("same", "count", SHAPE)]
+        if kinds and kinds[0].name == EACH and all(kind.like(kinds[0]) for kind in kinds):
+            for leaf in filter(tf.is_symbolic_tensor, tf.nest.flatten(results)):
+                step.kinds.set(leaf, kinds[0])
+        return results
+
+    return computing
+
+
+def of_the_whole_batch(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Have a function of a few values for each example look at those of the whole batch, such as at all labels."""
+
+    @functools.wraps(compute)
+    def computing(values: Any) -> Any:
+        step = current()
+        if step is None or step.replicas == 1 or step.kinds.kind_of(values).name != EACH:
+            return compute(values)
+        kind = step.kinds.kind_of(values)
+        mine = step.part_of(compute(step.gathered(values, kind.axis)), values, kind.axis)
+        step.kinds.set(mine, kind)
+        return mine
+
+    return computing
 
 
 def _known_rows(leaf: Any) -> int:
@@ -195,11 +277,20 @@ def _rows(leaf: Any, tf: Any) -> Any:
     return tf.shape(leaf)[0] if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 else None
 
 
-def _count(count: Any, tf: Any) -> Any:
-    if isinstance(count, tuple):
-        _, tensor, axis = count
-        return tf.shape(tensor)[axis]
-    return count
+SHARED = ("same", "count", "sum", "mean", EACH)
+"""The kinds of which each replica's value is a summand of the whole batch's, if it has its share."""
+_SENT = ("float16", "float32", "float64", "int32", "int64")
+"""The types that TensorFlow's collectives gather."""
+
+
+def _as_sent(tensor: Any) -> Any:
+    import tensorflow as tf
+
+    if tensor.dtype.is_floating:
+        return tf.cast(tensor, tf.float32)
+    if tensor.dtype.is_bool or tensor.dtype.is_integer:
+        return tf.cast(tensor, tf.int32)
+    raise NotOfTheBatch(tensor, f"values of the type {tensor.dtype.name} cannot be sent")
 
 
 def _summands(tensor: Any, factor: Any, kinds: Kinds) -> list[tuple[Any, Any]]:
@@ -213,7 +304,7 @@ def _summands(tensor: Any, factor: Any, kinds: Kinds) -> list[tuple[Any, Any]]:
         return [(inputs[0], factor), (inputs[1], _times(factor, -1.0, tf))]
     if op.type == "Neg":
         return [(inputs[0], _times(factor, -1.0, tf))]
-    if op.type in ("Identity", "Cast", "Reshape", "Squeeze", "Snapshot", "CheckNumerics", "StopGradient"):
+    if op.type in ("Identity", "Cast", "Reshape", "Squeeze", "Snapshot", "CheckNumerics"):
         return [(inputs[0], factor)]
     if op.type == "Mul":
         a, b = inputs if kinds.kind_of(inputs[0]).name == "same" else reversed(inputs)
@@ -223,7 +314,7 @@ def _summands(tensor: Any, factor: Any, kinds: Kinds) -> list[tuple[Any, Any]]:
     if op.type in ("Sum", "Mean") and inputs[0].op.type == "Pack" and tensor.shape.rank == 0:
         parts = list(inputs[0].op.inputs)
         return [(part, _times(factor, 1.0 if op.type == "Sum" else 1.0 / len(parts), tf)) for part in parts]
-    raise NotOfTheBatch(tensor, OTHER)
+    raise NotOfTheBatch(tensor, f"{op.type} is not taken apart")
 
 
 def _times(a: Any, b: Any, tf: Any) -> Any:
@@ -241,8 +332,9 @@ def install(
     _inline_functions()
     kinds: list[Kinds] = []
 
-    def stepping(function: Callable[..., Any], atomic: Any = None) -> Callable[..., Any]:
-        return _stepping(explained(function, report, folder), strategy, kinds, atomic)
+    def stepping(function: Callable[..., Any], atomic: Any = None, proof: Any = None) -> Callable[..., Any]:
+        make = functools.partial(Step, strategy=strategy, report=report, folder=folder)
+        return _stepping(explained(function, report, folder), make, kinds, atomic, proof)
 
     return stepping
 
@@ -271,7 +363,7 @@ _NO_NUMBER = ("len is not well defined", "None values not supported", "NoneType"
 
 
 def _stepping(
-    function: Callable[..., Any], strategy: Any, kinds: list[Kinds], atomic: Any
+    function: Callable[..., Any], make: Callable[..., Step], kinds: list[Kinds], atomic: Any, proof: Any
 ) -> Callable[..., Any]:
     import tensorflow as tf
 
@@ -282,11 +374,20 @@ def _stepping(
         # All replicas of a process share the kinds, since what one reads may come from another.
         if not kinds or not within_any():
             kinds[:] = [Kinds()]
+        converted = tf.__internal__.autograph.tf_convert(
+            function, tf.__internal__.autograph.control_status_ctx()
+        )
+        if proof is not None:
+            compared = proof.compared(make, kinds[0], converted, data)
+            with tf.control_dependencies([] if compared is None else [compared]):
+                outputs = of_a_replica(converted, data)
+            is_told = isinstance(outputs, dict) and compared is not None
+            return {**outputs, proof.FIGURE: compared} if is_told else outputs
+        return of_a_replica(converted, data)
+
+    def of_a_replica(converted: Any, data: Any) -> Any:
         begin = atomic.begin() if atomic is not None else 0
-        with _entered(Step(kinds[0], strategy, data)) as step:
-            converted = tf.__internal__.autograph.tf_convert(
-                function, tf.__internal__.autograph.control_status_ctx()
-            )
+        with entered(make(kinds[0], data=data)) as step:
             outputs = converted(step.data)
             for action in step.at_end:
                 action()
@@ -298,7 +399,7 @@ def _stepping(
 
 
 @contextlib.contextmanager
-def _entered(step: Step) -> Iterator[Step]:
+def entered(step: Step) -> Iterator[Step]:
     global _tracing
     _thread.step, _tracing = step, _tracing + 1
     try:

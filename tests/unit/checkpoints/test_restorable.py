@@ -303,46 +303,32 @@ def test_what_a_script_restores_by_itself_is_named_where_an_older_one_could_take
     assert not (tmp_path / "gen-000004" / "model-200.npz").exists()
 
 
-def handed_over(folder: Path, step: int, *, says: bool = True) -> Path:
-    """Write a prefix as a survivor hands it over, with the file beside it that says what it is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    prefix = saved.tensor_bundle(folder / f"rescued-by-worker-1-{step}", 40, 3)
-    shards = {
-        path.name[len(prefix.name) :]: path.stat().st_size for path in folder.glob(f"{prefix.name}.data-*")
-    }
-    with open(f"{prefix}.index", "rb") as index:
-        about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
-    if says:
-        Path(f"{prefix}.about").write_bytes(about)
-    return prefix
-
-
 @pytest.mark.fault(106)
 def test_a_prefix_that_was_handed_over_is_what_the_file_beside_it_says(tmp_path: Path) -> None:
-    prefix = handed_over(tmp_path / "gen-000001" / "manager", 750)
+    prefix = saved.handed_over(tmp_path / "gen-000001" / "manager", 750)
     assert seed.seed(str(tmp_path), 2)["source"] == str(prefix)
     copy = tmp_path / "gen-000002" / "manager" / prefix.name
     assert Path(f"{copy}.about").exists(), "it goes with its prefix"
-    other = handed_over(tmp_path / "of-another", 760)
+    other = saved.handed_over(tmp_path / "of-another", 760)
     for ending in (".index", ".data-00000-of-00001"):
         os.replace(f"{other}{ending}", f"{prefix}{ending}")
     Path(f"{prefix}.about").write_bytes(Path(f"{other}.about").read_bytes())
     with Tree(str(tmp_path)) as tree, pytest.raises(Torn, match="it is not what it says to be"):
-        tensorflow_files.glance(tree, str(prefix))
+        tensorflow_files.check_structure(tree, str(prefix))
     for damage in (b"", b"[]", b'{"step": 750}'):
         Path(f"{copy}.about").write_bytes(damage)
         with Tree(str(tmp_path)) as tree, pytest.raises(Torn, match="it is not what it says to be"):
-            tensorflow_files.glance(tree, str(copy))
+            tensorflow_files.check_structure(tree, str(copy))
 
 
 @pytest.mark.fault(106)
 def test_a_prefix_that_says_nothing_is_taken_only_of_the_version_before(tmp_path: Path) -> None:
-    handed_over(tmp_path / "gen-000001" / "manager", 750, says=False)
+    saved.handed_over(tmp_path / "gen-000001" / "manager", 750, says=False)
     assert seed.seed(str(tmp_path), 2)["source"], "its directory was made by the version before"
     given = saved.found(tmp_path / "gen-000002").units
     assert [unit.problem for unit in given] == [None], "and so its copy is"
-    silent = handed_over(tmp_path / "gen-000002" / "manager", 760, says=False)
-    whole = handed_over(tmp_path / "gen-000002" / "manager", 755)
+    silent = saved.handed_over(tmp_path / "gen-000002" / "manager", 760, says=False)
+    whole = saved.handed_over(tmp_path / "gen-000002" / "manager", 755)
     answer = seed.seed(str(tmp_path), 3)
     assert answer["source"] == str(whole)
     assert [item["path"] for item in answer["rejected"]] == [str(silent)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.cli.commands.drain import answer
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, Desk
 
@@ -30,9 +31,18 @@ def _stands(api: FakeApi, **changes: object) -> None:
 def test_drain_says_what_follows(orch: Desk, api: FakeApi, changes: dict[str, object], said: str) -> None:
     api.runs.append(run_document(hosts=[{"host": "gpu-a"}, {"host": "gpu-b"}]))
     _stands(api, **changes)
-    assert orch("drain", "gpu-b") == 0
+    assert orch("drain", "mnist", "gpu-b") == 0
     assert orch.put_out == f"gpu-b is drained for {RUN}{said}\n"
     assert api.posted == [(f"/v1/runs/{RUN}/drain", {"host": "gpu-b"})]
+
+
+def test_drain_of_no_named_run_is_for_all_runs_and_for_those_to_come() -> None:
+    one = {"host": "gpu-b", "state": "drained", "run_id": "t-1", "tasks": ["worker:1"], "checkpoints": True}
+    document = {"host": "gpu-b", "state": "drained", "runs": [one, {**one, "run_id": "u-1", "tasks": []}]}
+    assert answer(document, now=True).splitlines() == [
+        "gpu-b is drained for t-1; stopping worker:1",
+        "gpu-b is drained for u-1; it has no tasks",
+    ]
 
 
 def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
@@ -40,7 +50,7 @@ def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
     _stands(api)
     assert orch("drain", "mnist", "gpu-b", "--now") == 0
     assert orch.put_out == f"gpu-b is drained for {RUN}; stopping worker:1\n"
-    assert orch("undrain", "gpu-b", "--json") == 0
+    assert orch("undrain", "mnist", "gpu-b", "--json") == 0
     assert orch("undrain", "gpu-b", "--name", "mnist") == 0, "as before NAME was the first argument"
     assert api.posted == [
         (f"/v1/runs/{RUN}/drain", {"host": "gpu-b", "now": True}),
@@ -52,18 +62,6 @@ def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
 @pytest.mark.parametrize(
     ("argv", "runs", "said"),
     [
-        (
-            ("gpu-x",),
-            1,
-            "error: no active run has a host 'gpu-x'\nhint: hosts of the active runs: gpu-a, gpu-b\n",
-        ),
-        (("gpu-b",), 0, "error: no run is active\nhint: `orch status` shows the runs that have ended\n"),
-        (
-            ("gpu-b",),
-            2,
-            "error: 2 active runs have the host gpu-b: mnist, big\n"
-            "hint: name one: `orch drain mnist gpu-b`\n",
-        ),
         (("mnits", "gpu-b"), 1, "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),
         (
             ("mnist", "gpu-a", "gpu-b"),

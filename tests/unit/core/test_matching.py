@@ -112,6 +112,12 @@ TEXTS: list[tuple[str, Cause, str]] = [
         Cause.DISK,
         "takes no locks",
     ),
+    (
+        f"{ERRORS}.InternalError: Graph execution error: Collective ops is aborted by: Device /job:localhost/replica:0/"
+        "task:0/device:CPU:1 is joining a group with size4, but that group has size 2 (group_key=1)",
+        Cause.DEVICES,
+        "as one of 4 replicas and as one of 2",
+    ),
     ("OSError: [Errno 98] Address already in use", Cause.PORT, "belongs to another"),
     (
         f"{ERRORS}.UnknownError: Graph execution error: Horovod has been shut down. This was caused by an exception "

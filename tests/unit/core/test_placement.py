@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.launching.placement import Ask, NoPlacement, place
-from orchestrator.core.plan import Gpu, HostPlan, TaskId, TaskPlan
+from orchestrator.core.launching.placement import NoPlacement, place
+from orchestrator.core.plan import Ask, Gpu, HostPlan, TaskId, TaskPlan
 
 
 def host(name: str, gpus: int = 0, slots: int = 1, *, spare: bool = False) -> HostPlan:

@@ -13,8 +13,8 @@ from orchestrator.core.decide import step
 from orchestrator.core.events import HostReported
 from orchestrator.core.hosts.slots import fewer, is_better, next_assignment, why_not_drained
 from orchestrator.core.launching.environment import port_candidates, ports_needed
-from orchestrator.core.launching.placement import Ask, assigned, has_room, place
-from orchestrator.core.plan import HostPlan, Plan, Timing
+from orchestrator.core.launching.placement import assigned, has_room, place
+from orchestrator.core.plan import Ask, HostPlan, Plan, Timing
 from orchestrator.core.state.host import Facts, HostState, Link, Unkillable
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run

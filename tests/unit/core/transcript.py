@@ -30,7 +30,7 @@ from orchestrator.core.plan import (
     TaskPlan,
     Timing,
 )
-from orchestrator.core.saving import Holds, Rescued, Restored
+from orchestrator.core.saving import Holds, Loaded, Rescued, Restored
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Leaving, Unkillable
 from orchestrator.core.state.instants import rebased
@@ -395,6 +395,7 @@ class Transcript:
                 unreached=_unreached(options.get("unreached", "")),
                 rescued=_handed_over(options["rescued"]) if "rescued" in options else None,
                 restored=_restored(options["restored"]) if "restored" in options else None,
+                loaded=_loaded(options["loaded"]) if "loaded" in options else None,
                 rescues=options.get("rescues") == "yes",
                 holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
@@ -412,6 +413,12 @@ def _passing(told: str) -> tuple[int, int]:
 def _handed_over(told: str) -> Rescued:
     """`rescued=240` of a step, or `rescued=no_fit_is_going_on`."""
     return Rescued(int(told), 0.3) if told.isdecimal() else Rescued(why=told.replace("_", " "))
+
+
+def _loaded(told: str) -> Loaded:
+    """`loaded=2/ckpt_8/77`: the second load, the file, the checksum."""
+    number, file, checksum = told.split("/")
+    return Loaded(int(number), file, int(checksum))
 
 
 def _restored(told: str) -> Restored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,8 @@ def test_a_filter_looks_at_all_that_the_budget_allows_and_says_how_far(
     assert [line["text"].split()[-1] for line in found["lines"]] == ["3", *map(str, range(30, 40))]
     assert found["before"] is None
     monkeypatch.setattr(log_pages, "BYTES_MAX", 100)
-    cut = log_pages.document(logs, RUN, {"q": "line 3", "task": "worker:1"})
+    # Blocks are passed over only where no level is asked for: to tell one, every line is read.
+    cut = log_pages.document(logs, RUN, {"q": "line 3", "task": "worker:1", "level": "info"})
     assert cut["lines"] == []
     assert cut["before"] is not None
     assert 1000 < cut["searched_to"] < 1050
@@ -175,3 +177,58 @@ def test_a_whole_log_is_every_line_with_its_time(logs: RunLogs) -> None:
     assert len(both) == 100
     assert both == sorted(both, key=lambda line: line.split(" ")[0])
     assert list(log_pages.whole(logs, RUN, {"generation": "2"})) == []
+
+
+def test_a_search_passes_over_blocks_and_finds_what_reading_every_line_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = RunLogs(str(tmp_path))
+    said = [f"step {i} {'Überlauf NaN' if i % 701 == 0 else 'loss'} of 0.{i}" for i in range(20_000)]
+    coloured = [line.replace("NaN", "\x1b[31mNa\x1b[0mN") for line in said]
+    for task in ("worker:0", "worker:1"):
+        text = "".join(f"{1_760_000_000 + i}.000000 o {line}\n" for i, line in enumerate(coloured))
+        logs.append(RUN, task, 1, 0, text.encode())
+    monkeypatch.setattr(log_pages, "BYTES_MAX", 1 << 14)
+    for query in (
+        {"q": "nan"},
+        {"q": "überlauf"},
+        {"q": r"n[a]n of 0\.\d+", "regex": "yes"},
+        {"q": "(überlauf|nothing) nan", "regex": "yes"},
+        {"q": "^step 7", "regex": "yes"},
+    ):
+        found: list[str] = []
+        before, pages = "", 0
+        while before is not None:
+            page = log_pages.document(logs, RUN, {**query, "before": before, "limit": "50"})
+            found, before, pages = [line["text"] for line in page["lines"]] + found, page["before"], pages + 1
+            found = [line.replace("\x1b[31m", "").replace("\x1b[0m", "") for line in found]
+        pattern = re.compile(query["q"] if "regex" in query else re.escape(query["q"]), re.IGNORECASE)
+        wanted = [line for line in said for _ in range(2) if pattern.search(line)]
+        assert found == wanted, query
+        assert pages < 400
+    refused = {"q": "(", "regex": "yes"}
+    with pytest.raises(ValueError, match="is no regular expression"):
+        log_pages.document(logs, RUN, refused)
+
+
+def test_a_hit_has_a_next_and_a_previous_one_in_all_logs(logs: RunLogs) -> None:
+    here = log_pages.document(logs, RUN, {"q": "worker:1 line 20"})["lines"][0]
+    seen = []
+    for hit in ("next", "next", "previous", "previous", "previous"):
+        (here,) = log_pages.document(
+            logs, RUN, {"q": "line .?[05]$", "regex": "1", "at": here["id"], "hit": hit}
+        )["lines"]
+        seen.append(here["text"])
+    assert seen == [
+        f"worker:{task} line {line}" for task, line in ((0, 20), (1, 25), (0, 20), (1, 20), (0, 15))
+    ]
+    last = log_pages.document(logs, RUN, {"q": "worker:0 line 49"})["lines"][0]
+    assert log_pages.document(logs, RUN, {"q": "line 3", "at": last["id"], "hit": "next"})["lines"] == []
+
+
+def test_a_line_that_is_too_long_says_how_much_is_left_out(logs: RunLogs) -> None:
+    text = b"x" * 9000
+    logs.append(RUN, "worker:2", 1, 0, b"2000.000000 o " + text + b"\n")
+    (line,) = log_pages.document(logs, RUN, {"task": "worker:2"})["lines"]
+    assert (len(line["text"]), line["cut"]) == (log_pages.TEXT_CHARS_MAX, 9000 - log_pages.TEXT_CHARS_MAX)
+    assert "cut" not in log_pages.document(logs, RUN, {"task": "worker:1"})["lines"][0]

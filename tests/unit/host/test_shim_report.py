@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.saving import Loaded
 from orchestrator.head.links import wire
 from orchestrator.host.agent import main as agent_main
 from orchestrator.host.agent import state as agent_state
@@ -397,6 +398,22 @@ def test_batches_that_are_passed_over_are_told_until_a_heartbeat_has_none() -> N
         progress.put_into(task, 12.0)
         assert "passing" not in task
     assert wire.task_report(task, at=11.0, unix_time=1.7e9).progress.passing is None
+
+
+def test_what_was_tried_of_a_rescue_and_which_weights_were_loaded_reach_the_head() -> None:
+    progress, task = Progress(), blank_task({"task": "worker:0"})
+    progress.heard({"step": 4, "rescue": "9.0 MB in 0.2 s"}, 10.0)
+    progress.heard({"step": 5}, 10.0)
+    for loaded in (
+        {"number": 1, "file": "ckpt_3", "checksum": 7},
+        {"number": 2, "file": "ckpt_8", "checksum": 8},
+    ):
+        assert progress.heard({"loaded": loaded}, 11.0) == "soon"
+    progress.heard({"loaded": {"number": 3, "file": 7}}, 12.0)
+    progress.put_into(task, 12.0)
+    read = wire.task_report(task, at=12.0, unix_time=1.7e9).progress
+    assert read.words["rescue"] == "9.0 MB in 0.2 s"
+    assert read.loaded == Loaded(2, "ckpt_8", 8)
 
 
 RESTORED = {"file": "orch/fit-000/latest.weights.h5", "step": 7, "saved_at": 5.5, "bytes": 9, "why": ""}

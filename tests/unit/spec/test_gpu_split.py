@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.launching.placement import Ask, place
-from orchestrator.core.plan import HostPlan
+from orchestrator.core.launching.placement import place
+from orchestrator.core.plan import Ask, HostPlan
 from orchestrator.spec.gpu_split import split
 
 

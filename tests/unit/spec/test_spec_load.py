@@ -96,7 +96,7 @@ VALUES = {
     "key on": (
         GOOD.replace("name: mnist", "on: mnist\nname: mnist"),
         [
-            "2:1: on: unknown key here; it belongs to notify",
+            "2:1: on: unknown key here; it belongs to tasks or notify",
             '2:1: on: without quotes, YAML reads the key on as true; write "on"',
         ],
     ),

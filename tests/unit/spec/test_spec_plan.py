@@ -102,7 +102,7 @@ def test_a_local_host_runs_what_orch_runs_and_its_checkpoints_are_beside_the_fil
     assert plan.checkpoint == CheckpointPlan(str(tmp_path / "ckpt"), 3)
     assert plan.workdir == str(folder)
     assert plan.timing == Timing()
-    assert plan.restart == RestartPolicy(standby="auto", rescue_s=30.0)
+    assert plan.restart == RestartPolicy(standby="auto", rescue_s=600.0)
     assert [task.slot for task in plan.tasks] == [0, 1]
 
 

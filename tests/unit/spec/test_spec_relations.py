@@ -303,6 +303,12 @@ RELATIONS = {
             "10:14: run.on_shrink: nothing may shrink: give the tasks a replicas_min below their replicas",
         ],
     ),
+    "a proof of what no one process trains": (
+        run("prove: off"),
+        [
+            "10:10: run.prove: is for transparent scripts; nothing says what one process would train of any other",
+        ],
+    ),
     "a batch that is not shared": (
         changed("multi_worker_mirrored", "mirrored").replace("  tasks: {worker: {replicas: 2}}\n", "")
         + "  on_shrink: hold_batch\n",

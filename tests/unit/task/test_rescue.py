@@ -82,6 +82,9 @@ class Atomic:
     def put_back(self) -> None:
         self.is_put_back = True
 
+    def check_put_back(self) -> None:
+        """Find that no step has begun since."""
+
     def check_finite(self) -> None:
         if self.is_broken:
             raise NotAtomic("a weight is NaN or infinite (w)")
@@ -189,6 +192,7 @@ def aborted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setitem(sys.modules, "tensorflow.python", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "tensorflow.python.eager", eager)
     monkeypatch.setattr(rescue, "ORDER_WAIT_S", 0.0)
+    monkeypatch.setattr(rescue, "MAIN_WAIT_S", 3600.0)
     monkeypatch.delenv("ORCH_RESCUE_DIR", raising=False)
     return whys
 
@@ -251,6 +255,57 @@ def test_without_an_order_the_first_two_workers_write_where_a_peer_is_gone_and_t
     task.said.clear()
     assert not task.rescue.order(), "the state after a failure is that of no step"
     assert task.why == "no fit is going on"
+
+
+def test_a_task_whose_main_thread_is_in_python_hands_over_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, codes, has_ended = World(tmp_path, "worker:1"), list[int](), threading.Event()
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
+    monkeypatch.setattr(rescue, "MAIN_WAIT_S", 0.0)
+
+    def end(code: int) -> None:
+        codes.append(code)
+        has_ended.set()
+
+    def callback() -> None:
+        task.begin_epoch()
+        task.atomic.done = 7
+        assert task.rescue.order()
+        assert has_ended.wait(30.0), "nobody waits for this callback"
+
+    monkeypatch.setattr(rescue, "end", end)
+    task.rescue.during(callback, task.model, task.setting)
+    found = backup.position(backup.rescued(backup.folder(str(task.shared), 0), "worker:1"))
+    assert found is not None
+    assert (found.batch, found.steps, task.told["step"], codes) == (7, 127, 127, [143])
+
+
+def test_a_rehearsal_says_how_much_would_be_handed_over_or_why_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np = pytest.importorskip("numpy")
+    task, said = World(tmp_path, "worker:1"), list[str]()
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path))
+    monkeypatch.setattr(Atomic, "value", lambda _, each: each)
+    assert task.rescue.rehearse() == "no: no fit is going on"
+    task.groups = {"model": [np.zeros(2_000_000, "float32")], "metrics": [np.zeros(125_000)]}
+
+    def fits() -> None:
+        task.begin_epoch()
+        for done, refusal in ((0, None), (3, None), (3, "it has two optimizers")):
+            task.atomic.done, task.atomic.refusal = done, refusal
+            said.append(task.rescue.rehearse())
+        task.atomic.refusal = None
+        monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path / "gone"))
+        said.append(task.rescue.rehearse())
+
+    task.rescue.during(fits, task.model, task.setting)
+    assert said[0] == "no: no step has been made since the start"
+    assert said[1].startswith("9.0 MB in ")
+    assert said[2] == "no: it has two optimizers"
+    assert "No such file" in said[3]
+    assert list(tmp_path.iterdir()) == [], "nothing is left"
 
 
 def test_of_several_survivors_each_says_what_it_holds_and_writes_only_when_it_is_chosen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -25,6 +26,7 @@ from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
+from orchestrator.task.transparent.proof import Proof
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
@@ -35,6 +37,45 @@ def tf_config(kind: str, index: int, *jobs: str) -> str:
     return json.dumps(
         {"cluster": {job: ["a:1", "b:1"] for job in jobs}, "task": {"type": kind, "index": index}}
     )
+
+
+class Heard:
+    """A Reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.refused = None
+        self.said: list[str] = []
+
+    def __call__(self, _kind: str, message: str) -> None:
+        self.said.append(message)
+
+    def unsupported(self, message: str) -> RuntimeError:
+        return RuntimeError(message)
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        (
+            [2e-7, 3e-5, 32.0],
+            "the gradients of 2 weights, of 32 examples, are those of one process (they differ by at most 3.0e-05",
+        ),
+        ([math.nan, math.nan, 32.0], "is not finite"),
+        (None, "not proved to be that of one process"),
+    ],
+)
+def test_a_proof_says_what_it_has_found(figures: list[float] | None, expected: str) -> None:
+    heard: Any = Heard()
+    Proof(heard, "/nowhere").judge(figures)
+    assert expected in heard.said[0]
+
+
+@pytest.mark.parametrize("worst", [0.02, math.nan])
+def test_a_gradient_that_differs_ends_the_run_with_the_weight(worst: float) -> None:
+    proof = Proof(Heard(), "/nowhere")  # type: ignore[arg-type]
+    proof.names = ["dense/kernel", "dense/bias"]
+    with pytest.raises(RuntimeError, match=r"the gradient of dense/bias differs by .* % of its length"):
+        proof.judge([2e-7, worst, 32.0])
 
 
 @pytest.mark.parametrize(

@@ -567,13 +567,14 @@ def batches_that_leave_a_replica_empty():
 
 
 @case
-def refused_examples_compared():
+def examples_compared():
     class Model(Own):
         def train_step(self, data):
             with tf.GradientTape() as tape:
                 p = self(data[0])
                 loss = tf.reduce_mean(tf.nn.softmax(tf.matmul(p, p, transpose_b=True)))
             self.applied(tape, loss)
+            return {"loss": loss}
 
     model = Model()
     model.compile("sgd")
@@ -581,7 +582,7 @@ def refused_examples_compared():
 
 
 @case
-def refused_root_of_a_mean():
+def root_of_a_mean():
     return trained(compiled("sgd", lambda y, p: tf.sqrt(tf.reduce_mean(tf.square(y - p)))))
 
 
@@ -607,15 +608,16 @@ def refused_fixed_batch():
 
 
 @case
-def refused_gradient_of_no_sum():
+def gradient_of_no_sum():
     class Model(Own):
         def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(y - self(x)))
             found = tape.gradient(loss, self.trainable_variables)
-            found[0] += tf.square(tf.reduce_sum(x))
+            found[0] += 1e-3 * tf.square(tf.reduce_sum(x))
             self.optimizer.apply_gradients(zip(found, self.trainable_variables))
+            return {"loss": loss}
 
     model = Model()
     model.compile("sgd")
@@ -625,6 +627,182 @@ def refused_gradient_of_no_sum():
 @case
 def refused_eager_steps():
     return trained(compiled("sgd", run_eagerly=True))
+
+
+def gathered(loss, y=Y, last="sigmoid", rate=0.1, **given):
+    """Train with a loss that is no sum or mean over the examples."""
+    model = network(last=last)
+    model.compile(keras.optimizers.SGD(rate), loss)
+    return trained(model, X, y, **given)
+
+
+@case
+def balanced_cross_entropy():
+    def loss(y, p):
+        beta = tf.reduce_mean(1 - y)
+        weights = beta * y + (1 - beta) * (1 - y)
+        return tf.reduce_mean(weights * keras.losses.binary_crossentropy(y, p)[:, None])
+
+    return gathered(loss)
+
+
+@case
+def mask_by_the_rule_of_keras_2():
+    def loss(y, p):
+        mask = ops.cast(ops.greater(y, 0.5), "float32")
+        return ops.mean(ops.square(y - p) * mask / (ops.mean(mask) + 0.01))
+
+    return gathered(loss)
+
+
+@case
+def partial_likelihood():
+    def loss(y, p):
+        _, order = tf.nn.top_k(y[:, 0], k=tf.size(y[:, 0]))
+        event, risk = tf.gather(y[:, 1], order), tf.gather(p[:, 0], order)
+        return tf.reduce_sum(event * (tf.math.log(tf.cumsum(tf.exp(risk))) - risk))
+
+    return gathered(loss, np.stack([X[:, 1], Y[:, 0]], 1), None, 0.01)
+
+
+@case
+def hard_examples():
+    def loss(y, p):
+        each = keras.losses.binary_crossentropy(y, p)
+        keep = tf.cast(tf.cast(tf.size(each), tf.float32) * 0.5, tf.int32)
+        return tf.reduce_mean(tf.math.top_k(each, k=keep)[0])
+
+    return gathered(loss)
+
+
+@case
+def triplets_of_a_batch():
+    def loss(y, p):
+        a, b, c = tf.split(p, 3, axis=0)
+        return tf.reduce_mean(tf.maximum(tf.reduce_sum(tf.square(a - b) - tf.square(a - c), 1) + 0.5, 0.0))
+
+    # The last batch has 9 examples, of which two replicas have 5 and 4.
+    model = network(last=None)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    return trained(model, X[:99], Y[:99], batch_size=18)
+
+
+@case
+def pairs_of_a_contrastive_step():
+    class Model(Own):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                a = tf.math.l2_normalize(self.net.layers[0](x), axis=1)
+                b = tf.math.l2_normalize(self.net.layers[0](x * 1.1 - 0.1), axis=1)
+                scores = tf.matmul(a, b, transpose_b=True) / tf.exp(self.temperature)
+                own = tf.range(tf.shape(x)[0])
+                loss = tf.reduce_mean(
+                    keras.losses.sparse_categorical_crossentropy(own, scores, from_logits=True)
+                )
+                penalty = keras.losses.binary_crossentropy(y, self(x))
+            weights = self.trainable_variables
+            gradients = tape.gradient([loss, penalty], weights)
+            self.optimizer.apply_gradients(zip(gradients, weights))
+            self.shown.update_state(loss)
+            return {"loss": self.shown.result()}
+
+    model = Model()
+    model.temperature = model.add_weight(shape=(), initializer="zeros", name="temperature")
+    model.compile(keras.optimizers.SGD(0.01))
+    return trained(model)
+
+
+@case
+def statistics_of_the_batch_by_hand():
+    class Normalized(layers.Layer):
+        def call(self, x):
+            mean, variance = tf.nn.moments(x, [0])
+            return (x - mean) / tf.sqrt(variance + 1e-3)
+
+    class Deviation(layers.Layer):
+        def call(self, x):
+            found = tf.reduce_mean(tf.math.reduce_std(x, axis=0))
+            return tf.concat([x, tf.ones_like(x[:, :1]) * found], axis=1)
+
+    return trained(compiled("sgd", "binary_crossentropy", Normalized(), layers.Dense(4, "relu"), Deviation()))
+
+
+@case
+def distances_of_distributions():
+    def kernel(a, b):
+        return tf.reduce_mean(tf.exp(-tf.reduce_sum(tf.square(a[:, None] - b[None]), -1)))
+
+    class Model(Own):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            z = self.net.layers[0](x)
+            drawn = tf.ones_like(z) * tf.linspace(-1.0, 1.0, 5)
+            distance = kernel(z, z) + kernel(drawn, drawn) - 2 * kernel(z, drawn)
+            return super().compute_loss(x, y, y_pred, sample_weight) + 0.3 * distance
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return trained(model)
+
+
+@case
+def advantages_and_halves():
+    def loss(y, p):
+        advantage = (y - tf.reduce_mean(y)) / (tf.math.reduce_std(y) + 1e-8)
+        half = tf.shape(p)[0] // 2
+        paired = tf.reduce_mean(tf.square(p[:half] - p[half : 2 * half]))
+        return paired - tf.reduce_mean(advantage * tf.math.log(p + 1e-3))
+
+    return gathered(loss)
+
+
+@case
+def overlap_and_correlation():
+    def loss(y, p):
+        a, b = y - tf.reduce_mean(y), p - tf.reduce_mean(p)
+        pearson = tf.reduce_sum(a * b) / tf.sqrt(tf.reduce_sum(a * a) * tf.reduce_sum(b * b) + 1e-7)
+        dice = (2 * tf.reduce_sum(y * p) + 1) / (tf.reduce_sum(y) + tf.reduce_sum(p) + 1)
+        positives = tf.maximum(tf.reduce_sum(tf.cast(y > 0.5, tf.float32)), 30.0)
+        return 2 - pearson - dice + tf.reduce_sum(tf.abs(y - p)) / positives
+
+    return gathered(loss)
+
+
+@case
+def labels_of_which_one_part_is_binary():
+    y = np.where(np.arange(100)[:, None] % 32 < 16, Y, 2 * Y - 1)
+    return gathered("hinge", y.astype("float32"), "tanh")
+
+
+@case
+def each_by_itself_under_a_condition_of_all():
+    def loss(y, p):
+        errors = tf.map_fn(lambda pair: tf.square(pair[0] - pair[1]), (y, p), fn_output_signature=tf.float32)
+        chosen = tf.stack([tf.range(tf.shape(p)[0]), tf.cast(y[:, 0], tf.int32)], 1)
+        told = tf.reduce_mean(tf.math.log(tf.gather_nd(tf.concat([1 - p, p], 1), chosen) + 1e-3))
+        return tf.cond(tf.reduce_mean(p) > 0.4, lambda: tf.reduce_mean(errors), lambda: -told) - told
+
+    return gathered(loss)
+
+
+@case
+def recurrent_under_a_mask_and_dilated():
+    inner = [layers.Reshape((5, 1)), layers.Conv1D(3, 2, padding="same", dilation_rate=2)]
+    inner += [layers.Masking(), layers.Bidirectional(layers.LSTM(3))]
+    return trained(compiled("sgd", "binary_crossentropy", *inner))
+
+
+@case
+def what_a_mask_leaves():
+    return gathered(lambda y, p: tf.reduce_mean(tf.boolean_mask(tf.square(y - p), tf.abs(y - p)[:, 0] > 0.1)))
+
+
+@case
+def refused_python_of_the_batch():
+    def loss(y, p):
+        return tf.sqrt(tf.ensure_shape(tf.py_function(tf.reduce_max, [tf.square(y - p)], tf.float32), []))
+
+    return gathered(loss)
 
 
 for name in sys.argv[1:] or CASES:

@@ -74,11 +74,20 @@ base = compiled(network())
 parallel = make_parallel(base, replicas)
 ways["base after"] = [trained(base), state(parallel), trained(base)]
 
-try:
-    make_parallel(base, 4)
-    refused = None
-except ValueError as e:
-    refused = str(e)
+refused = []
+for wrong in (4, [1.0], 1.5, True):
+    try:
+        multi_gpu_model(base, gpus=wrong)
+    except ValueError as e:
+        refused.append(str(e))
+other = trained(make_parallel(compiled(network()), 5 - replicas))
 used = parallel.distribute_strategy.num_replicas_in_sync
-result = {"expected": expected, "native": native, "ways": ways, "replicas": used, "refused": refused}
+result = {
+    "expected": expected,
+    "native": native,
+    "ways": ways,
+    "replicas": used,
+    "refused": refused,
+    "other": other,
+}
 print(json.dumps(result))

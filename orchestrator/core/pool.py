@@ -1,0 +1,212 @@
+"""Where a run goes on the hosts of its file: what is free there, by all runs of this head node and by what hosts say.
+
+Pure functions. The places themselves are chosen by `launching.placement`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.core.launching.placement import NoPlacement, Occupied, against, place
+from orchestrator.core.plan import SLOT, Gpu, HostPlan, Plan, TaskPlan, lease_in_words
+from orchestrator.core.state.host import HostState, Link
+from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.run import Problem, Run
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.words import listed
+
+TOLD_MAX = 8
+"""How many hosts a sentence names; the documents have all."""
+
+Machine = tuple[str, int | None]
+
+
+def machine(host: HostPlan) -> Machine:
+    """Return what a host is told by, whatever files call it."""
+    return host.address or host.name, host.port
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a host has said of itself, or why it has said nothing. It is believed for a while."""
+
+    until: Instant
+    leases: Mapping[Gpu, str] = field(default_factory=dict)
+    """Its GPUs and slots that others hold, who are not runs of this head node, and who that is."""
+    why: str = ""
+    """Why it serves nobody now, as the end of a sentence that begins with its name."""
+    gpu_bytes: Mapping[Gpu, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this head node knows of hosts besides its own runs."""
+
+    seen: Mapping[Machine, Seen] = field(default_factory=dict)
+    drained: Mapping[str, str] = field(default_factory=dict)
+    """By the name of the host: why, as the end of a sentence that begins with its name."""
+    numbers: Mapping[tuple[str, Gpu], int] = field(default_factory=dict)
+    """The number of each GPU, by its host's address and its UUID (`conflicts.gpu_numbers`)."""
+
+    def has_choice(self, plan: Plan) -> bool:
+        """Return whether a place is to be chosen: others are possible, or the only one is not to be used."""
+        return plan.has_choice or (bool(plan.needs) and any(host.name in self.drained for host in plan.hosts))
+
+    def of(self, host: HostPlan, now: Instant) -> Seen | None:
+        """Return what is known of a host now; None if nothing is."""
+        seen = self.seen.get(machine(host))
+        return seen if seen is not None and now < seen.until else None
+
+    def heard(self, host: HostPlan, problem: Problem, until: Instant) -> Known:
+        """Return what is known once a host has turned a run away."""
+        before = self.seen.get(machine(host))
+        names = {*host.leases}
+        leases = {lease: who for lease, who in problem.held if lease in names}
+        # Where the file names GPUs in other words than the host does, it is not known which are meant
+        seen = Seen(
+            until,
+            leases={**(before.leases if before else {}), **leases},
+            why="" if leases else f"serves no run now: {problem.message}",
+            gpu_bytes=before.gpu_bytes if before else {},
+        )
+        return replace(self, seen={**self.seen, machine(host): seen})
+
+
+NOTHING = Known()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The place of a run: its tasks, the spares that it gets, and the reason against each other host."""
+
+    tasks: tuple[TaskPlan, ...]
+    spares: tuple[str, ...] = ()
+    against: tuple[tuple[str, str], ...] = ()
+
+
+class Held:
+    """What runs hold of the hosts, by address. It is added to while it is decided who begins."""
+
+    def __init__(self) -> None:
+        self.leases: dict[str, dict[Gpu, str]] = {}
+        self.tasks: Counter[str] = Counter()
+        self.out: dict[Machine, str] = {}
+        """Machines on which nothing is placed, since a run finds them unfit."""
+
+    def add(self, users: Mapping[object, str], tasks: Iterable[str]) -> None:
+        """Add GPUs and slots, as (address, lease) with who has each; and the addresses of tasks."""
+        for key, who in users.items():
+            if isinstance(key, tuple):
+                address, lease = key
+                self.leases.setdefault(address, {}).setdefault(lease, who)
+        self.tasks.update(tasks)
+
+    def occupied(self, plan: Plan, known: Known, now: Instant) -> dict[str, Occupied]:
+        """Return what is not free of a plan's hosts."""
+        found: dict[str, Occupied] = {}
+        for host in plan.hosts:
+            ours, tasks = self.leases.get(host.address), self.tasks.get(host.address, 0)
+            seen, why = known.of(host, now), known.drained.get(host.name) or self.out.get(machine(host), "")
+            if ours is None and not tasks and seen is None and not why:
+                continue
+            leases = {**(seen.leases if seen else {}), **(ours or {})}
+            for gpu in host.gpus:  # another file may name it in the other way
+                if (number := known.numbers.get((host.address, gpu))) in leases:
+                    leases.setdefault(gpu, leases[number])
+            found[host.name] = Occupied(
+                gpus={lease: who for lease, who in leases.items() if not _is_slot(lease)},
+                slots={int(str(lease)[len(SLOT) :]): who for lease, who in leases.items() if _is_slot(lease)},
+                tasks=tasks,
+                why=why or (seen.why if seen else ""),
+                gpu_bytes=seen.gpu_bytes if seen else {},
+            )
+        return found
+
+
+def _is_slot(lease: Gpu) -> bool:
+    return isinstance(lease, str) and lease.startswith(SLOT)
+
+
+_UNFIT = {
+    HostState.LOST: "is lost",
+    HostState.QUARANTINED: "is quarantined",
+    HostState.STUCK: "is stuck",
+    HostState.LEAVING: "is being taken away",
+}
+
+
+def unfit(runs: Iterable[Run]) -> dict[Machine, str]:
+    """Return the machines that a run of this head node finds unfit or cannot reach, and why."""
+    found: dict[Machine, str] = {}
+    for run in runs:
+        if run.phase.is_terminal or run.has_no_process:
+            continue
+        for host in run.hosts:
+            why = _UNFIT.get(host.state)
+            if why is not None:
+                why += f" ({host.state_why})" if host.state_why else ""
+            elif host.link is Link.UNREACHABLE:
+                why = f"is unreachable{f' ({host.problem})' if host.problem else ''}"
+            if why is not None:
+                found[machine(run.plan.host(host.name))] = f"{why} for {run.run_id}"
+    return found
+
+
+def find(plan: Plan, held: Held, known: Known, now: Instant) -> Placed | tuple[NoPlacement, ...]:
+    """Return the best place for a plan among what is free; or why there is none."""
+    occupied = held.occupied(plan, known, now)
+    tasks, problems = place(
+        plan.hosts, plan.needs, equal_gpus=STRATEGIES[plan.strategy].equal_gpus, occupied=occupied
+    )
+    if not tasks:
+        return problems
+    used = {task.host for task in tasks}
+    spares = tuple(
+        host.name
+        for host in plan.hosts
+        if host.spare and not (state := occupied.get(host.name, Occupied())).why
+        if not any(lease in state.gpus for lease in host.gpus) and not state.slots
+    )
+    reasons = {
+        host.name: against(host, plan.needs, occupied.get(host.name, Occupied()))
+        for host in plan.hosts
+        if host.name not in used and host.name in occupied
+    }
+    return Placed(tasks, spares, tuple((name, why) for name, why in reasons.items() if why))
+
+
+def in_vain(plan: Plan, held: Held, known: Known, now: Instant) -> dict[str, str]:
+    """Return the reason against each host of a plan that has no place: who has what it needs."""
+    occupied = held.occupied(plan, known, now)
+    found = {
+        host.name: against(host, plan.needs, occupied.get(host.name, Occupied()))
+        for host in plan.hosts
+        if not host.spare
+    }
+    return {name: why or f"{name} is free, and is not enough" for name, why in found.items()}
+
+
+def sentence(reasons: Iterable[tuple[str, str]]) -> str:
+    """Return the reasons against hosts in one sentence, of the first few of them."""
+    words = [why for _, why in reasons]
+    more = [f"{len(words) - TOLD_MAX} more hosts"] if len(words) > TOLD_MAX else []
+    return "; ".join([*words[:TOLD_MAX], *more])
+
+
+def where(tasks: Iterable[TaskPlan]) -> str:
+    """Return where tasks are, for people: `gpu-a (GPU 0, GPU 1), gpu-b`."""
+    by_host: dict[str, list[str]] = {}
+    for task in tasks:
+        by_host.setdefault(task.host, []).extend(map(lease_in_words, task.leases))
+    return listed([f"{host} ({', '.join(leases)})" if leases else host for host, leases in by_host.items()])
+
+
+def placed(plan: Plan, place: Placed) -> Plan:
+    """Return the plan with this place. A spare that another run holds is none of this run's."""
+    hosts = tuple(
+        replace(host, spare=False) if host.spare and host.name not in place.spares else host
+        for host in plan.hosts
+    )
+    return replace(plan, hosts=hosts, tasks=place.tasks)

@@ -1,0 +1,141 @@
+"""Files in the checkpoint directory of a worker: each finds in its own what the chief has saved in the chief's.
+
+Keras 2's ModelCheckpoint has every worker but the chief save into a temporary directory, which it removes. Here each
+has a checkpoint directory to itself, so each saves there, as the chief does. What the script saves on the chief alone
+is read from the chief's directory, where the hosts share it. After each load the runtime tells the checksum of the
+weights, by which the coordinator sees that all have loaded the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import zlib
+
+from orchestrator.task import this_task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from orchestrator.protocol.reports import Loaded
+
+CHIEF_SAVES_MAX_S = 10.0
+"""How long a worker that has trained waits for the first checkpoint of the chief's, which may be saving just now."""
+
+_loads = 0
+
+
+def patches() -> dict[str, Callable[[ModuleType], None]]:
+    """Return the patches by module name, for a script that is one of several processes and has a directory."""
+    if not os.environ.get("ORCH_CHECKPOINT_DIR") or not os.environ.get("TF_CONFIG"):
+        return {}
+    keras2 = [
+        (f"{name}.src.{module}", patch)
+        for name in ("tf_keras", "keras")
+        for module, patch in (
+            ("distribute.distributed_file_utils", patch_file_utils),
+            ("engine.training", patch_model),
+        )
+    ]
+    latest = "tensorflow.python.checkpoint.checkpoint_management"
+    return {**dict(keras2), "keras.src.models.model": patch_model, latest: patch_latest}
+
+
+def patch_file_utils(module: ModuleType) -> None:
+    """Let each worker save in its own checkpoint directory, and remove nothing there."""
+    utils: Any = module
+    place_of, remove = utils.write_filepath, utils.remove_temp_dir_with_filepath
+
+    @functools.wraps(place_of)
+    def write_filepath(filepath: Any, strategy: Any) -> Any:
+        return filepath if _inner(filepath) is not None else place_of(filepath, strategy)
+
+    @functools.wraps(remove)
+    def remove_temp_dir_with_filepath(filepath: Any, strategy: Any) -> None:
+        if _inner(filepath) is None:
+            remove(filepath, strategy)
+
+    utils.write_filepath, utils.remove_temp_dir_with_filepath = write_filepath, remove_temp_dir_with_filepath
+
+
+def patch_latest(module: ModuleType) -> None:
+    """Let `tf.train.latest_checkpoint` find what the chief alone has saved."""
+    from orchestrator.task.transparent.files import replace_everywhere
+
+    find: Any = module.latest_checkpoint
+
+    @functools.wraps(find)
+    def latest_checkpoint(checkpoint_dir: Any, latest_filename: Any = None) -> Any:
+        found, of_chief = find(checkpoint_dir, latest_filename), _of_chief(checkpoint_dir)
+        if found is not None or of_chief is None:
+            return found
+        has_trained = this_task.progress is not None and this_task.progress.has_stepped
+        ends_at = time.monotonic() + CHIEF_SAVES_MAX_S * has_trained
+        while (found := find(of_chief, latest_filename)) is None and time.monotonic() < ends_at:
+            time.sleep(0.1)
+        return found
+
+    replace_everywhere(find, latest_checkpoint)
+    module.latest_checkpoint = latest_checkpoint  # type: ignore[attr-defined]
+
+
+def patch_model(module: ModuleType) -> None:
+    """Let `load_weights` read what the chief alone has saved, and tell what was loaded."""
+    model: Any = module.Model
+    load = model.load_weights
+
+    @functools.wraps(load)
+    def load_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        of_chief = _of_chief(filepath)
+        if of_chief is not None and not _is_there(os.fspath(filepath)) and _is_there(of_chief):
+            filepath = of_chief
+        result = load(self, filepath, *args, **kwargs)
+        _tell(self, filepath)
+        return result
+
+    model.load_weights = load_weights
+
+
+def _inner(path: Any) -> str | None:
+    """Return a path below this task's checkpoint directory, relative to it; None for any other."""
+    own = os.environ.get("ORCH_CHECKPOINT_DIR")
+    if not own or not isinstance(path, (str, os.PathLike)):
+        return None
+    inner = os.path.relpath(os.path.realpath(os.fsdecode(path)), os.path.realpath(own))
+    return None if inner.split(os.sep)[0] == ".." else inner
+
+
+def _of_chief(path: Any) -> str | None:
+    """Return the same path in the chief's checkpoint directory; None on the chief, and where it is not shared."""
+    inner, chiefs = _inner(path), os.environ.get("ORCH_RESCUE_DIR")
+    if inner is None or not chiefs or _inner(chiefs) is not None:
+        return None
+    return os.path.join(chiefs, inner)
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path) or os.path.exists(path + ".index")
+
+
+def _tell(model: Any, path: Any) -> None:
+    """Tell what was loaded, where several workers train: it must be the same on all."""
+    global _loads
+    if this_task.link is None or this_task.strategy is None:
+        return
+    try:
+        from orchestrator.task.transparent.atomic import own
+
+        checksum, count = 0, 0
+        for weight in model.trainable_variables:
+            checksum, count = zlib.crc32(own(weight).numpy().tobytes(), checksum), count + 1
+    except Exception:  # not built yet, say: then nothing is known of it
+        return
+    if count:
+        _loads += 1
+        name: Any = os.path.basename(os.fsdecode(path))
+        loaded: Loaded = {"number": _loads, "file": name, "checksum": checksum}
+        this_task.link.send({"loaded": loaded})

@@ -1,0 +1,111 @@
+"""The inventory is a pool: runs of several heads go where hosts, GPUs and slots are free, and say why not elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster, lab_of, wait_until
+from tests.cluster.test_leases import _FIRST, _NVIDIA_SMI
+
+pytestmark = pytest.mark.lab
+
+
+def one(head: Cluster, name: str, hosts: list[dict[str, Any]], **run: Any) -> str:
+    """Write a spec of one worker that may be on any of these hosts."""
+    saves = {"dir": str(head.directory / name)}
+    gpus = run.pop("need", None)
+    types: dict[str, Any] = {
+        "worker": {"replicas": run.pop("workers", 1), **({"gpus": gpus} if gpus else {})}
+    }
+    types["worker"] |= run.pop("more", {})
+    return head.spec("--steps", "1000000", name=name, hosts=hosts, checkpoint=saves, types=types, **run)
+
+
+def places(head: Cluster, name: str) -> list[str]:
+    return [str(task["host"]) for task in (head.shown(name) or {})["tasks"]]
+
+
+def test_two_runs_of_one_worker_are_on_two_machines_and_a_third_head_takes_the_third(
+    cluster: Cluster, second: Cluster
+) -> None:
+    hosts = [{**host, "slots": 1} for host in cluster.hosts(3)]
+    names = [str(host["name"]) for host in hosts]
+    for name in ("t", "u"):
+        cluster.ok("up", one(cluster, name, hosts))
+    assert (places(cluster, "t"), places(cluster, "u")) == ([names[0]], [names[1]])
+    (placed,) = [event for event in cluster.events("u") if event["kind"] == "placed"]
+    assert (
+        f"is placed on {names[1]} (slot 0): slot 0 of {names[0]} is held by worker:0 of t-"
+        in placed["message"]
+    )
+    plan = json.loads(second.ok("plan", one(second, "v", hosts), "--now", "--json"))
+    assert [task["host"] for task in plan["tasks"]] == [names[2]]
+    assert "slot 0" in plan["placement"]["against"][names[0]]
+    assert "of user root, begun on" in plan["placement"]["against"][names[1]]
+    second.ok("up", one(second, "v", hosts))
+    assert places(second, "v") == [names[2]], "the hosts have said what the other head holds"
+
+    refused = second.orch("up", one(second, "w", hosts))
+    assert refused.returncode == 6, refused.stderr
+    for name in names:
+        assert f"slot 0 of {name} is held by" in refused.stderr
+    waits = second.ok("up", one(second, "w", hosts), "--queue", "--detach").strip()
+    assert waits in second.ok("queue")
+    free = json.loads(second.ok("hosts", one(second, "w", hosts), "--json"))["hosts"]
+    holders = {host["host"]: host["slots"][0]["held_by"]["run"].partition("-")[0] for host in free}
+    assert holders == dict(zip(names, "tuv", strict=True))
+    cluster.ok("kill", "t")
+    wait_until(lambda: (second.shown("w") or {}).get("phase") == "RUNNING", "a place is free")
+    assert places(second, "w") == [names[0]]
+
+
+@pytest.fixture
+def two_gpus(cluster: Cluster) -> Iterator[None]:
+    """Each host has two GPUs, as far as a driver tells."""
+    tool = lab_of(cluster).dir / "bin" / "nvidia-smi"
+    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
+    tool.chmod(0o755)
+    yield
+    tool.unlink()
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_runs_of_two_heads_share_the_gpus_of_a_pool_and_a_gang_finds_what_is_left(
+    cluster: Cluster, second: Cluster
+) -> None:
+    hosts = [{**host, "gpus": 2} for host in cluster.hosts(3)]
+    names = [str(host["name"]) for host in hosts]
+    cluster.ok("up", one(cluster, "t", hosts, need=1))
+    second.ok("up", one(second, "u", hosts, need=1))
+    assert places(second, "u") == [names[0]], "the fewest GPUs are left over there"
+    assert [task["gpus"] for task in second.run("u")["tasks"]] == [[1]]
+    cluster.ok("up", one(cluster, "v", hosts, need=2, workers=2))
+    assert places(cluster, "v") == names[1:]
+    refused = second.orch("up", one(second, "w", hosts, need=1))
+    assert refused.returncode == 6
+    assert f"GPU 0 of {names[0]} is held by t-" in refused.stderr
+
+
+def test_a_drained_host_is_out_of_placement_for_all_runs_until_it_is_let_in_also_after_a_restart(
+    cluster: Cluster,
+) -> None:
+    hosts = cluster.hosts(2)
+    first, last = (str(host["name"]) for host in hosts)
+    cluster.ok("coordinator", "start")
+    assert f"{first} is drained: no run is placed there" in cluster.ok("drain", first)
+    cluster.kill_coordinator()
+    cluster.ok("coordinator", "start")
+    cluster.ok("up", one(cluster, "t", hosts))
+    assert places(cluster, "t") == [last]
+    (shown, _) = json.loads(cluster.ok("hosts", one(cluster, "u", hosts), "--json"))["hosts"]
+    assert (shown["state"], shown["reason"].startswith("by the user, since")) == ("drained", True)
+    refused = cluster.orch("drain", last)
+    assert refused.returncode == 6, refused.stderr
+    assert cluster.orch("drain", "no-such-host").returncode == 2
+    assert f"runs can be placed on {first}" in cluster.ok("undrain", first)
+    cluster.ok("up", one(cluster, "u", hosts))
+    assert places(cluster, "u") == [first]

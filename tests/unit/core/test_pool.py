@@ -1,0 +1,208 @@
+"""Where runs go on a pool: beside each other, not where others are, and a gang is not kept waiting by small runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from orchestrator.core import decide
+from orchestrator.core.actions import Note, PrepareHost
+from orchestrator.core.events import Admitted, HostRefused, NoPlaceFound, Submitted
+from orchestrator.core.launching.placement import place
+from orchestrator.core.plan import Ask, HostPlan, Plan, QueuePlan
+from orchestrator.core.pool import NOTHING, Known, Placed, Seen, machine, placed
+from orchestrator.core.queue import QueueTurn, turn_of, turns
+from orchestrator.core.state.phase_states import Phase, Queued
+from orchestrator.core.state.run import Problem, Run, new_run
+
+HOSTS = tuple(HostPlan(name, address=f"10.0.0.{i}", gpus=(0, 1)) for i, name in enumerate("abc"))
+
+
+def plan(name: str, *asks: Ask, hosts: Sequence[HostPlan] = HOSTS, **more: Any) -> Plan:
+    needs = asks or (Ask("worker", 1, 1),)
+    tasks, problems = place(hosts, needs, equal_gpus=True)
+    assert tasks, problems
+    return Plan(name, "multi_worker_mirrored", tuple(hosts), tasks, "t.py", needs=needs, **more)
+
+
+def begun(plan: Plan, others: Sequence[Run], known: Known = NOTHING) -> Run:
+    """Submit a run beside others, as the coordinator does."""
+    turn, why = turn_of(plan, others, 1.0, known)
+    assert turn.has_come, why
+    place = turn.ask.place or Placed(plan.tasks)
+    run = new_run(f"{plan.name}-1", placed(plan, place), epoch=1, at=1.0)
+    run = replace(run, asked=plan if run.plan != plan else None)
+    return decide.step(run, Submitted(1.0, place.against)).run
+
+
+def queued(plan: Plan, at: float = 1.0) -> Run:
+    return new_run(f"{plan.name}-1", replace(plan, queue=plan.queue or QueuePlan()), epoch=1, at=at)
+
+
+def places(run: Run) -> list[tuple[str, tuple[int | str, ...]]]:
+    return [(task.host, task.gpus) for task in run.plan.tasks]
+
+
+def of(found: Sequence[QueueTurn], name: str) -> QueueTurn:
+    return next(turn for turn in found if turn.ask.run_id == f"{name}-1")
+
+
+def test_runs_are_packed_where_the_fewest_gpus_are_left_and_then_go_to_the_next_host() -> None:
+    runs: list[Run] = []
+    for name in "tuvwx":
+        runs.append(begun(plan(name), runs))
+    assert [places(run) for run in runs] == [
+        [("a", (0,))], [("a", (1,))], [("b", (0,))], [("b", (1,))], [("c", (0,))]
+    ]  # fmt: skip
+    assert dict(runs[2].against) == {
+        "a": "GPU 0 of a is held by worker:0 of t-1; GPU 1 of a is held by worker:0 of u-1"
+    }
+    turn, why = turn_of(plan("y", Ask("worker", 1, 2)), runs, 1.0)
+    assert not turn.has_come
+    assert "GPU 0 of c is held by worker:0 of x-1" in why
+
+
+def test_the_plan_that_was_submitted_is_known_wherever_it_went_and_one_of_an_older_orch_too() -> None:
+    first = begun(plan("t"), [])
+    second = begun(plan("u", Ask("worker", 1, 2)), [first])
+    assert places(second) == [("b", (0, 1))]
+    assert second.is_of(plan("u", Ask("worker", 1, 2)))
+    assert not second.is_of(plan("u", Ask("worker", 1, 1)))
+    old = new_run("u-1", plan("u").fixed, epoch=1, at=0.0)
+    assert old.is_of(plan("u"))
+    assert not old.is_of(plan("u", Ask("worker", 1, 2)))
+
+
+def test_what_hosts_say_counts_for_a_while() -> None:
+    seen = {machine(HOSTS[0]): Seen(50.0, why="cannot be used now (no answer)")}
+    seen[machine(HOSTS[1])] = Seen(50.0, {0: "z-1 of user bob"})
+    run = begun(plan("t"), [], Known(seen))
+    assert places(run) == [("b", (1,))]
+    assert dict(run.against)["a"] == "a cannot be used now (no answer)"
+    later, _ = turn_of(plan("u", Ask("worker", 1, 2)), [], 51.0, Known(seen))
+    assert later.ask.place is not None
+    assert later.ask.place.tasks[0].host == "a"
+
+
+def test_a_spare_of_another_run_is_none_of_this_one() -> None:
+    hosts = (*HOSTS, HostPlan("s", address="10.0.0.9", gpus=(0, 1), spare=True))
+    first = begun(plan("t", hosts=hosts), [])
+    second = begun(plan("u", hosts=hosts), [first])
+    assert [host.name for host in first.hosts] == ["a", "s"]
+    assert [host.name for host in second.hosts] == ["a"]
+    assert second.is_of(plan("u", hosts=hosts))
+
+
+REFUSED = Problem(
+    "gpu-leased",
+    "a: GPU 0 is held by z-1 of user bob",
+    "`orch up --queue`",
+    6,
+    held=((0, "z-1 of user bob"),),
+)
+
+
+def test_a_host_that_turns_a_run_away_costs_it_its_place_and_not_its_start() -> None:
+    run = begun(plan("t"), [])
+    away = decide.step(run, HostRefused(2.0, "a", REFUSED)).run
+    assert away.phase is Phase.QUEUED
+    known = Known().heard(HOSTS[0], REFUSED, 20.0)
+    (turn,) = turns([away], 2.0, known)
+    assert turn.has_come
+    again, actions, _ = decide.step(away, Admitted(2.0, place=turn.ask.place))
+    assert (again.phase, places(again), again.problem) == (Phase.PENDING, [("a", (1,))], None)
+    assert [action.host for action in actions if isinstance(action, PrepareHost)] == ["a"]
+    assert any("GPU 0 of a" not in action.message for action in actions if isinstance(action, Note))
+
+
+def test_where_no_other_place_is_free_it_ends_with_what_the_first_host_said_and_who_has_the_rest() -> None:
+    run = begun(plan("t", Ask("worker", 1, 2)), [])
+    away = decide.step(run, HostRefused(2.0, "a", REFUSED)).run
+    known = Known().heard(HOSTS[0], REFUSED, 20.0)
+    others = [
+        begun(plan(name, Ask("worker", 1, 1)), [], Known({machine(HOSTS[0]): Seen(9.0, why="is out")}))
+        for name in "u"
+    ]
+    others.append(begun(plan("v", Ask("worker", 1, 2)), others, known))
+    turn = of(turns([away, *others], 2.0, known), "t")
+    assert not turn.has_come
+    ended = decide.step(away, NoPlaceFound(2.0, "GPU 0 of b is held by worker:0 of u-1")).run
+    assert (ended.phase, ended.problem and ended.problem.exit_code) == (Phase.FAILED, 6)
+    assert ended.reason.startswith("a: GPU 0 is held by z-1 of user bob; there is no other place: GPU 0 of b")
+
+
+def test_a_run_whose_own_fault_it_is_is_not_sent_from_host_to_host_for_ever() -> None:
+    many = tuple(HostPlan(f"h{i}", address=f"10.0.1.{i}") for i in range(9))
+    run, known = begun(plan("t", Ask("worker", 1), hosts=many), []), Known()
+    tried = []
+    while run.phase is Phase.PENDING:
+        (task,) = run.plan.tasks
+        tried.append(task.host)
+        problem = Problem("no-tensorflow", f"{task.host}: no TensorFlow", exit_code=6)
+        known = known.heard(run.plan.host(task.host), problem, 99.0)
+        run = decide.step(run, HostRefused(2.0, task.host, problem)).run
+        for turn in turns([run], 2.0, known) if run.phase is Phase.QUEUED else ():
+            run = decide.step(run, Admitted(2.0, place=turn.ask.place)).run
+    assert tried == ["h0", "h1", "h2", "h3"]
+    assert run.phase is Phase.FAILED
+
+
+def test_two_that_fit_beside_each_other_begin_beside_each_other_and_none_waits_for_a_file() -> None:
+    found = turns([queued(plan(name, Ask("worker", 1, 2)), at) for at, name in enumerate("tuv")], 5.0)
+    assert [turn.ask.place and turn.ask.place.tasks[0].host for turn in found] == ["a", "b", "c"]
+    assert all(turn.has_come for turn in found)
+
+
+def test_a_large_gang_that_is_first_is_not_starved_and_a_short_run_that_delays_nobody_goes_before_it() -> (
+    None
+):
+    small = [begun(plan(name, time_limit_s=100.0), []) for name in "s"]
+    small = [replace(small[0], planned_end=None)]
+    gang = queued(plan("gang", Ask("worker", 3, 2)), 2.0)
+    later = queued(plan("later"), 3.0)
+    found = turns([*small, gang, later], 5.0)
+    assert not of(found, "gang").has_come
+    assert not of(found, "later").has_come, "all GPUs are held back for the gang"
+    two = queued(plan("two", Ask("worker", 2, 2)), 2.0)
+    found = turns([*small, two, later], 5.0)
+    assert [of(found, "two").has_come, of(found, "later").has_come] == [True, True]
+    assert of(found, "later").ask.place == Placed(
+        placed(later.plan, of(found, "later").ask.place or Placed(())).tasks,
+        against=(
+            ("b", "GPU 0 of b is held by worker:0 of two-1; GPU 1 of b is held by worker:0 of two-1"),
+            ("c", "GPU 0 of c is held by worker:1 of two-1; GPU 1 of c is held by worker:1 of two-1"),
+        ),
+    )
+
+
+def test_what_only_others_hold_keeps_no_later_run_waiting() -> None:
+    known = Known({machine(host): Seen(50.0, {0: "z-1"}) for host in HOSTS})
+    found = turns([queued(plan("t", Ask("worker", 1, 2)), 1.0), queued(plan("u"), 2.0)], 5.0, known)
+    assert of(found, "t").ask.others == "; ".join(f"GPU 0 of {name} is held by z-1" for name in "abc")
+    assert of(found, "u").has_come
+
+
+@pytest.mark.parametrize("count", [300])
+def test_many_that_wait_for_the_same_cost_little_more_than_one(count: int) -> None:
+    held = [begun(plan("h", Ask("worker", 3, 2)), [])]
+    waiting = [queued(plan(f"r{number}", Ask("worker", 1, 1)), float(number)) for number in range(count)]
+    found = turns([*held, *waiting], 1000.0)
+    assert len(found) == count
+    assert not any(turn.has_come for turn in found)
+    assert isinstance(waiting[0].phase_state, Queued)
+
+
+def test_a_run_that_was_placed_elsewhere_and_its_turn_are_the_same_after_the_journal() -> None:
+    waiting = decide.step(queued(plan("u", Ask("worker", 1, 2))), Submitted(1.0)).run
+    (turn,) = turns([waiting], 2.0, Known({machine(HOSTS[0]): Seen(9.0, {1: "z-1"})}))
+    came = Admitted(2.0, 1, turn.ask.place)
+    run = decide.step(waiting, came).run
+    assert places(run) == [("b", (0, 1))]
+    assert run.asked is not None
+    for value, type_ in ((run, Run), (came, Admitted)):
+        known = TypeAdapter(type_)
+        assert known.validate_json(known.dump_json(value)) == value

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -303,7 +304,7 @@ class Rescue:
             folder = os.path.join(root, inner)
             building = os.path.join(folder, f"{name}.tmp")
             os.makedirs(building, exist_ok=True)
-            with _read_alone(counter):
+            with _read_alone():
                 manager.checkpoint.write(os.path.join(building, name))
             files = [each for each in os.listdir(building) if ".data-" in each]
             shards = {each[len(name) :]: os.stat(os.path.join(building, each)).st_size for each in files}
@@ -401,17 +402,18 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _read_alone(variable: Any) -> Iterator[None]:
+def _read_alone() -> Iterator[None]:
     """Read each variable from this replica: those of BatchNormalization and metrics are else read by all together."""
-    extended: Any = getattr(getattr(of_tensorflow(variable), "distribute_strategy", None), "extended", None)
-    if extended is None:
-        yield
-        return
-    extended.read_var = lambda each: own(each).read_value() * _counts(each)
+    values: Any = sys.modules.get("tensorflow.python.distribute.values")
+    owners = [values.SyncOnReadVariable, values.OnReadPolicy] if values is not None else []
+    together = [owner._get_cross_replica for owner in owners]
+    for owner in owners:
+        owner._get_cross_replica = lambda *given: own(given[-1]).read_value() * _counts(given[-1])
     try:
         yield
     finally:
-        del extended.read_var
+        for owner, read in zip(owners, together, strict=True):
+            owner._get_cross_replica = read
 
 
 def _several_steps(model: Any) -> bool:

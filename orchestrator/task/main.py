@@ -109,7 +109,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
             transparent.run(script, arguments, link, wanted)
         else:
-            from orchestrator.task.keras import own_files
+            from orchestrator.task import own_files
 
             hooks.when_imported(own_files.patches())
             if proving is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 
+from orchestrator.both import durable
 from orchestrator.task.transparent.atomic import own
 
 TYPE_CHECKING = False
@@ -186,9 +187,7 @@ def trim(path: Any, separator: str, epochs: int) -> None:
 
     kept = [line for line in lines if stays(line)]
     if len(kept) < len(lines):
-        with open(text + ".orch", "w", newline="", encoding="utf-8") as file:
-            file.writelines(kept)
-        os.replace(text + ".orch", text)
+        durable.write(text, "".join(kept).encode(), mode=os.stat(text).st_mode & 0o777)
 
 
 def _tell_nothing(*_: Any, **_logs: Any) -> None:

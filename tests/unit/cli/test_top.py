@@ -275,7 +275,7 @@ def test_columns_are_left_out_until_the_table_fits(width: int) -> None:
     columns, rows = view.task_rows(run, width)
     assert columns[:4] == ["TASK", "HOST", "PHASE", "STEP"]
     wide, cells = view.task_rows(run, 200)
-    assert wide == list(view.COLUMNS)
+    assert wide == [name for name in view.COLUMNS if name != "RESCUE"], "no task has tried one"
     assert [str(cell) for cell in cells["worker:0"]][-2:] == ["97% 71 GiB", "310"]
     assert len(columns) < len(wide)
     assert rows.keys() == cells.keys()

@@ -356,6 +356,8 @@ def test_whatever_a_host_gains_is_of_its_connection_unless_it_is_of_the_run() ->
         "slots": 4,
         "spare": True,
         "seen_address": "10.0.0.8",
+        "labels": (("gpu", "a100"),),
+        "tasks_max": 2,
     }
     plain = HostPlan("a", address="ssh.example", data_address="10.0.0.1")
     assert {field.name for field in fields(HostPlan)} - of_the_run.keys() == {

@@ -35,6 +35,7 @@ def test_gpus_come_with_their_use_and_who_uses_them(smi: Path, tmp_path: Path) -
     assert (first["memory_used_bytes"], first["memory_total_bytes"]) == (None, 81920 << 20)
     assert second == {
         "index": 1,
+        "uuid": "GPU-2",
         "name": "NVIDIA H200",
         "utilization_percent": 0.0,
         "memory_used_bytes": 5 << 20,

@@ -27,12 +27,14 @@ class Diagnostic:
     column: int
     where: str
     sentence: str
+    file: str = ""
+    """The inventory, where it is the place. Empty: the file that was asked for."""
 
 
 def render(file: str, diagnostics: Iterable[Diagnostic]) -> str:
     """Return one line per diagnostic, in the order of the file."""
     ordered = sorted(set(diagnostics))
-    lines = [f"{file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in ordered[:SHOWN_MAX]]
+    lines = [f"{c.file or file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in ordered[:SHOWN_MAX]]
     if len(ordered) > SHOWN_MAX:
         last = ordered[SHOWN_MAX]
         lines.append(f"{file}:{last.line}:{last.column}: and {len(ordered) - SHOWN_MAX} more diagnostics")

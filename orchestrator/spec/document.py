@@ -45,6 +45,8 @@ class Node:
     """The text of a scalar without quotes that YAML reads as something other than text."""
     broken: bool = False
     """Whether there is a diagnostic about it already."""
+    file: str = ""
+    """The inventory that it was taken from."""
 
     def data(self) -> Any:
         """Return the plain value, without positions."""

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -19,8 +20,8 @@ from orchestrator.spec.checks import SAID
 from orchestrator.spec.diagnostics import SHOWN_MAX, Diagnostic, Loc, did_you_mean, render, shown, where
 from orchestrator.spec.document import Node, parse
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
-from orchestrator.spec.models import ClusterSpec, Notify
-from orchestrator.spec.parts import parts_of
+from orchestrator.spec.models import ClusterSpec, Inventory, Notify
+from orchestrator.spec.parts import absolute, parts_of
 from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.relations import relations
 
@@ -176,11 +177,42 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     text, problem = _read(path)
     if text is None:
         return None, problem
-    root, spec, diagnostics = _validated(ClusterSpec, parse(text))
+    base_dir = Path(path).absolute().parent
+    parsed = parse(text)
+    if parsed[0] is not None and (problem := _take_inventory(parsed[0], base_dir)):
+        return None, problem
+    root, spec, diagnostics = _validated(ClusterSpec, parsed)
     if root is not None:
-        for loc, words in relations(parts_of(root.data(), Path(path).absolute().parent)):
+        for loc, words in relations(parts_of(root.data(), base_dir)):
             diagnostics += _diagnostic(root, loc, words)
     return (None, sorted(set(diagnostics))) if diagnostics else (spec, [])
+
+
+_PATHS = ("identity_file", "known_hosts", "requirements")
+
+
+def _take_inventory(root: Node, base_dir: Path) -> list[Diagnostic]:
+    """Put the hosts of the file that `inventory` names into the document. Return what is wrong with that file."""
+    named = root.child("inventory")
+    if named is None or not isinstance(named.value, str) or not named.value:
+        return []
+    if root.child("hosts") is not None:
+        return list(_diagnostic(root, ("inventory",), "`hosts` are in this file too; leave out either"))
+    file = absolute(named.value, base_dir)
+    text, problem = _read(file)
+    if text is None:
+        return list(_diagnostic(root, ("inventory",), f"{file} {problem[0].sentence}"))
+    listed, _, diagnostics = _validated(Inventory, parse(text))
+    if listed is None or diagnostics:
+        return [replace(each, file=file) for each in diagnostics]
+    for key, node in listed.value.items():
+        if key not in root.value:
+            root.value[key], root.keys[key] = node, listed.keys[key]
+            node.file = file
+            for holder in node.value if key == "hosts" else [node]:
+                for path in filter(None, map(holder.child, _PATHS)):
+                    path.value = absolute(path.value, Path(file).parent)
+    return []
 
 
 def check_form(text: str) -> list[Diagnostic]:
@@ -222,6 +254,7 @@ def located(path: str | Path, loc: Loc, words: str) -> str:
     root = parse(text)[0] if text is not None else None
     if root is None:
         return render(str(path), problem) if problem else words
+    _take_inventory(root, Path(path).absolute().parent)
     return render(str(path), list(_diagnostic(root, loc, words)))
 
 
@@ -253,7 +286,8 @@ def _diagnostic(root: Node, loc: Loc, words: str, *, of_key: bool = False) -> It
     if loc[:2] in _NAMED_BY_USERS and env_name_diagnostic(str(loc[-1])):
         of_key = True
     line, column = root.place(loc, of_key=of_key)
-    yield Diagnostic(line, column, where(_shown(loc)), words)
+    top = root.child(loc[0]) if loc else None
+    yield Diagnostic(line, column, where(_shown(loc)), words, top.file if top else "")
 
 
 def _shown(loc: Loc) -> Loc:

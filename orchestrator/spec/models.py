@@ -372,6 +372,18 @@ class Run(_Model):
     """`off` starts the script without the runtime: orch sees whether it lives, but not its progress."""
 
 
+Hosts = Annotated[list[Host], Field(min_length=1, max_length=_HOSTS_MAX)]
+
+
+class Inventory(_Model):
+    """A file of hosts, for several specs."""
+
+    version: Literal[1] = 1
+    hosts: Hosts
+    ssh: Ssh = Ssh()
+    setup: Setup | None = None
+
+
 class ClusterSpec(_Model):
     """A cluster.yaml: the hosts, and what they train."""
 
@@ -379,9 +391,12 @@ class ClusterSpec(_Model):
     """The version of this format."""
     name: Name
     """The run's name."""
-    hosts: Annotated[list[Host], Field(min_length=1, max_length=_HOSTS_MAX)] = []
+    hosts: Hosts = []
     """The machines where tasks may run. They are placed on what is free, in this order where all is. On Slurm,
     `slurm: {nodes: …}` may stand in their place."""
+    inventory: Annotated[str, path_of("a file of hosts")] | None = None
+    """A file with `hosts`, for several specs; its `ssh` and `setup` hold where this file has none. Relative paths in it
+    are of its own directory."""
     slurm: Slurm | None = None
     """What `orch up --on slurm` asks of Slurm."""
     kubernetes: Kubernetes | None = None

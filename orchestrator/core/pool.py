@@ -59,9 +59,9 @@ class Known:
         seen = self.seen.get(machine(host))
         return seen if seen is not None and now < seen.until else None
 
-    def heard(self, host: HostPlan, problem: Problem, until: Instant) -> Known:
+    def heard(self, host: HostPlan, problem: Problem, now: Instant, until: Instant) -> Known:
         """Return what is known once a host has turned a run away."""
-        before = self.seen.get(machine(host))
+        before = self.of(host, now)
         names = {*host.leases}
         leases = {lease: who for lease, who in problem.held if lease in names}
         # Where the file names GPUs in other words than the host does, it is not known which are meant
@@ -126,7 +126,7 @@ class Held:
 
 
 def _is_slot(lease: Gpu) -> bool:
-    return isinstance(lease, str) and lease.startswith(SLOT)
+    return isinstance(lease, str) and lease.startswith(SLOT) and lease[len(SLOT) :].isdecimal()
 
 
 _UNFIT = {

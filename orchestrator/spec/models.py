@@ -363,9 +363,9 @@ class Run(_Model):
     """What a run does that goes on with fewer workers (replicas_min): it holds the global batch; or each replica keeps
     its batch, and the learning rate follows by the linear rule, with warm-up where it grows back. A script that is
     not transparent is told only."""
-    prove: OnOff = True
-    """Whether the first step of each `fit` of a transparent script is proved equal to that of one process, by its
-    gradients; `off` saves the time of about two steps and their tracing."""
+    prove: OnOff = False
+    """`on`: the first step of each `fit` of a transparent script is proved equal to that of one process, by its
+    gradients, or the run ends there. It costs the time and memory of about two steps of one process."""
     chaos: Literal["allowed", "refused"] = "refused"
     """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True

@@ -414,12 +414,12 @@ def _common_line(ended: Exit) -> str:
     return ended.cause.value if ended.cause.row.in_other_words else without_figures(ended.last_line)
 
 
-_MISTAKES = ("NameError:", "UnboundLocalError:", "AttributeError:", "TypeError:", "IndentationError:")
-"""Errors that say nothing of files, hosts or networks, which may be others at the next start."""
+_MISTAKES = ("NameError:", "UnboundLocalError:", "IndentationError:")
+"""Errors that follow from the script's text alone: data, files, hosts or networks may be others at the next start."""
 
 
 def is_mistake(run: Run) -> bool:
-    """Return whether this generation ended by a mistake in the script's own lines, before a task made a step."""
+    """Return whether this generation ended by a mistake in the script's own lines, before a task told a step."""
     first = first_of(run.tasks)
     if first is None or first.exit is None or first.exit.cause is not Cause.SCRIPT:
         return False

@@ -146,9 +146,13 @@ def _refused(turn: Turn, event: HostRefused) -> None:
     if waited is not None and (is_held or is_driven):
         wait_again(turn, waited, others=event.problem.message)
         return
-    if needed and waited is None and _may_go_elsewhere(turn.run, event.problem):
+    if needed and _may_go_elsewhere(turn.run, event.problem):
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
-        place_again(turn, event.problem)
+        if waited is None:
+            place_again(turn, event.problem)
+        else:
+            turn.set(refusals=turn.run.refusals + 1)
+            wait_again(turn, waited, others=event.problem.message)
         return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)

@@ -23,9 +23,7 @@ SAME_FAILURE = "the same failure at the same step twice in a row, without a newe
 NEAR_STEPS = 1
 """A failure so many steps later is at the same step, and so many steps are no progress behind what was handed over."""
 
-MISTAKE = (
-    "it is a mistake of the script, made before its first step: starting again would end in the same way"
-)
+MISTAKE = "it is a mistake in the script, met before it told a step: starting again would end in the same way"
 
 IN_A_ROW_FACTOR = 4
 """A run that restarts this many times its budget without a new checkpoint is given up, even if no failure was its
@@ -58,7 +56,7 @@ def cleared(budget: Budget, verified_step: int | None) -> Budget:
     """Return the budget with its counts cleared if the verified checkpoint is newer; else unchanged."""
     if not is_progress(budget, verified_step):
         return budget
-    return replace(budget, without_progress=0, in_a_row=0, step=verified_step)
+    return replace(budget, without_progress=0, in_a_row=0, step=verified_step, passed_over=None)
 
 
 @dataclass(frozen=True, slots=True)

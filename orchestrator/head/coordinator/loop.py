@@ -382,7 +382,7 @@ class Loop:
             # It is asked again after a while, and two that want the same not at the same time
             differs = crc32(f"{after.run_id}/{event.at}".encode()) / 2**32
             until = self._at + BELIEVED_S * (0.75 + 0.5 * differs)
-            self.known = self.known.heard(before.plan.host(event.host), event.problem, until)
+            self.known = self.known.heard(before.plan.host(event.host), event.problem, self._at, until)
         if after.phase is Phase.QUEUED:
             self._waits |= {after.run_id}
         elif after.run_id in self._waits:

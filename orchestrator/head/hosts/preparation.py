@@ -157,7 +157,9 @@ def holder(lease: Leased) -> tuple[Gpu, str]:
     )
     unnamed = "a process" if lease["user"] else "a process that does not answer"
     number = lease["gpu"]
-    return lease["instance"] if number is None else number, f"{lease['run'] or unnamed}{user}{head}{since}"
+    return lease.get(
+        "instance", "a GPU"
+    ) if number is None else number, f"{lease['run'] or unnamed}{user}{head}{since}"
 
 
 def probe(link: Asks, run: Run, name: str) -> Facts:

@@ -70,7 +70,9 @@ def _patch_steps(
         def made(proof: Proof | None) -> Any:
             return _traced_first(make(self, stepping(step_function, atomic or None, proof)), self)
 
-        is_proved = prove is not None and step_function == self.train_step and not self.jit_compile
+        is_proved = (
+            step_function == self.train_step and not self.jit_compile and self.steps_per_execution == 1
+        )
         function = of_first_steps(made, prove()) if prove is not None and is_proved else made(None)
 
         def function_of_shares(iterator: Any) -> Any:

@@ -93,7 +93,7 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     figures.install(library, report, name, script.folder)
     random = noise.install(library, strategy)
     rescue = Rescue.of_this_task()
-    proves = bool(options.get("proves", True)) and not (options.get("prove") or options.get("measure"))
+    proves = bool(options.get("proves", False)) and not (options.get("prove") or options.get("measure"))
     if proves and library == "keras":
         proof.install()
     batches.install(library, strategy, report, random, script.folder, rescue, proves)

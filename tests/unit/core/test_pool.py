@@ -110,7 +110,7 @@ def test_a_host_that_turns_a_run_away_costs_it_its_place_and_not_its_start() -> 
     run = begun(plan("t"), [])
     away = decide.step(run, HostRefused(2.0, "a", REFUSED)).run
     assert away.phase is Phase.QUEUED
-    known = Known().heard(HOSTS[0], REFUSED, 20.0)
+    known = Known().heard(HOSTS[0], REFUSED, 1.0, 20.0)
     (turn,) = turns([away], 2.0, known)
     assert turn.has_come
     again, actions, _ = decide.step(away, Admitted(2.0, place=turn.ask.place))
@@ -122,7 +122,7 @@ def test_a_host_that_turns_a_run_away_costs_it_its_place_and_not_its_start() -> 
 def test_where_no_other_place_is_free_it_ends_with_what_the_first_host_said_and_who_has_the_rest() -> None:
     run = begun(plan("t", Ask("worker", 1, 2)), [])
     away = decide.step(run, HostRefused(2.0, "a", REFUSED)).run
-    known = Known().heard(HOSTS[0], REFUSED, 20.0)
+    known = Known().heard(HOSTS[0], REFUSED, 1.0, 20.0)
     others = [
         begun(plan(name, Ask("worker", 1, 1)), [], Known({machine(HOSTS[0]): Seen(9.0, why="is out")}))
         for name in "u"
@@ -143,7 +143,7 @@ def test_a_run_whose_own_fault_it_is_is_not_sent_from_host_to_host_for_ever() ->
         (task,) = run.plan.tasks
         tried.append(task.host)
         problem = Problem("no-tensorflow", f"{task.host}: no TensorFlow", exit_code=6)
-        known = known.heard(run.plan.host(task.host), problem, 99.0)
+        known = known.heard(run.plan.host(task.host), problem, 1.0, 99.0)
         run = decide.step(run, HostRefused(2.0, task.host, problem)).run
         for turn in turns([run], 2.0, known) if run.phase is Phase.QUEUED else ():
             run = decide.step(run, Admitted(2.0, place=turn.ask.place)).run

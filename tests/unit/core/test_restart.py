@@ -139,6 +139,12 @@ def test_what_only_some_tasks_pick_up_is_passed_over_at_once() -> None:
     assert again.budget.without_progress == 1, "then it is the script's"
 
 
+def test_what_is_saved_beyond_it_ends_the_passing_over_also_where_no_failure_is_counted() -> None:
+    tried = replace(HANDED, passed_over=40, handed_over=None)
+    assert restart.cleared(tried, 50_000).passed_over is None, "else the next start would go back before step 40"
+    assert restart.cleared(tried, 40).passed_over == 40
+
+
 def test_what_was_handed_over_is_passed_over_once() -> None:
     tried = replace(HANDED, passed_over=40, handed_over=None)
     again = restart.Gained(41, 21)

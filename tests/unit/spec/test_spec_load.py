@@ -86,7 +86,7 @@ VALUES = {
     "unknown key": (changed("gpus", "gpu"), ["4:39: hosts[0].gpu: unknown key; did you mean `gpus`?"]),
     "unknown key far from all": (
         GOOD + "zzz: 1\n",
-        ["10:1: zzz: unknown key; known here are version, name, hosts, slurm, kubernetes, ssh, setup, run"],
+        ["10:1: zzz: unknown key; known here are version, name, hosts, inventory, slurm, kubernetes, ssh, setup, run"],
     ),
     "key of another place": (
         GOOD + "heartbeat: 1s\n",
@@ -357,7 +357,7 @@ def test_a_thousand_mistakes_are_counted_not_listed(folder: Path) -> None:
     assert len(found) == 51
     assert (
         found[0]
-        == "10:1: x0: unknown key; known here are version, name, hosts, slurm, kubernetes, ssh, setup, run"
+        == "10:1: x0: unknown key; known here are version, name, hosts, inventory, slurm, kubernetes, ssh, setup, run"
     )
     assert found[-1] == "60:1: and 950 more diagnostics"
 

@@ -21,6 +21,8 @@ __all__ = ["gang"]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 EXAMPLES, BATCH, EPOCHS = 64, 16, 3
+ODD = 61
+"""No divisor of what an epoch counts: else all epochs would read the same."""
 x = np.arange(EXAMPLES, dtype="int32")[:, None]
 y = np.zeros((EXAMPLES, 1), "float32")
 
@@ -84,7 +86,7 @@ def of_python() -> Any:
 
     def moved(row: Any) -> Any:
         called.append(0)
-        return np.int32((row + len(called)) % EXAMPLES)
+        return np.int32((row + len(called)) % ODD)
 
     moving = lambda row, label: (tf.numpy_function(moved, [row], tf.int32), label)  # noqa: E731
     return slices().map(moving).map(lambda row, label: (tf.ensure_shape(row, (1,)), label)).batch(BATCH)
@@ -95,7 +97,7 @@ def counting() -> Any:
     import tensorflow as tf
 
     count = tf.Variable(0)
-    return slices().map(lambda row, label: ((row + count.assign_add(1)) % EXAMPLES, label)).batch(BATCH)
+    return slices().map(lambda row, label: ((row + count.assign_add(1)) % ODD, label)).batch(BATCH)
 
 
 def interleaved() -> Any:

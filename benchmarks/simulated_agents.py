@@ -156,6 +156,9 @@ class Agent:
     def _on_runs(self, _order: Order) -> driving.KnownRuns:
         return {"runs": []}
 
+    def _on_lease(self, _order: Order) -> driving.LeasesOfOthers:
+        return {"others": []}
+
     def _on_code(self, _order: Order) -> dict[str, Any]:
         return {"digest": _CODE, "missing": []}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from orchestrator.head.journal.values import checksum
@@ -33,7 +34,8 @@ def first_causes(read: Read, run_id: str) -> list[dict[str, Any]]:
     for text, time in rows:
         cause = json.loads(text)
         # No host's clock tells when a network broke: the first event that names the cause does
-        began = since.setdefault((cause.get("generation"), cause.get("task")), time)
+        said_at = datetime.fromisoformat(time).timestamp()
+        began = since.setdefault((cause.get("generation"), cause.get("task")), said_at)
         found.append({**cause, "ended_time": cause.get("ended_time") or began})
     return found
 

@@ -10,6 +10,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
         run, Submitted(9.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "generation": 2}})]
     )
     one, two = journal.first_causes(run.run_id)
-    times = [event["time"] for event in journal.events()]
+    times = [datetime.fromisoformat(event["time"]).timestamp() for event in journal.events()]
     assert one == {**why, "ended_time": times[1]}, "no host tells when, so it is when it was first said"
     assert two == {**why, "generation": 2, "ended_time": times[2]}
     journal.commit(

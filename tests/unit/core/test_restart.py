@@ -141,7 +141,9 @@ def test_what_only_some_tasks_pick_up_is_passed_over_at_once() -> None:
 
 def test_what_is_saved_beyond_it_ends_the_passing_over_also_where_no_failure_is_counted() -> None:
     tried = replace(HANDED, passed_over=40, handed_over=None)
-    assert restart.cleared(tried, 50_000).passed_over is None, "else the next start would go back before step 40"
+    assert restart.cleared(tried, 50_000).passed_over is None, (
+        "else the next start would go back before step 40"
+    )
     assert restart.cleared(tried, 40).passed_over == 40
 
 

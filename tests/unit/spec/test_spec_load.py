@@ -86,7 +86,9 @@ VALUES = {
     "unknown key": (changed("gpus", "gpu"), ["4:39: hosts[0].gpu: unknown key; did you mean `gpus`?"]),
     "unknown key far from all": (
         GOOD + "zzz: 1\n",
-        ["10:1: zzz: unknown key; known here are version, name, hosts, inventory, slurm, kubernetes, ssh, setup, run"],
+        [
+            "10:1: zzz: unknown key; known here are version, name, hosts, inventory, slurm, kubernetes, ssh, setup, run"
+        ],
     ),
     "key of another place": (
         GOOD + "heartbeat: 1s\n",

@@ -242,8 +242,8 @@ def _examined(plan: Plan, environment: Environment, client: Client, *, running: 
         there, document = placed_now(plan, client)
     except UsageError:
         return plan  # an older coordinator
-    if not document["fits"]:
-        return plan  # it waits, or is refused with the reason
+    if not document["fits"]:  # it waits, or is refused with the reason
+        return examined(plan, environment, client, running=running)
     used = {*there.hosts_used, *document["spares"]}
     few = replace(there, hosts=tuple(host for host in there.hosts if host.name in used))
     checked = {host.name: host for host in examined(few, environment, client, running=running).hosts}

@@ -77,6 +77,7 @@ def restoring(path: str, root: str = "") -> Restoring:
         functions = [
             each for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
         ]
+        own = {each.name for each in functions}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant):
                 uses_given |= node.value == "ORCH_CHECKPOINT_DIR"
@@ -86,7 +87,9 @@ def restoring(path: str, root: str = "") -> Restoring:
             uses_given |= call == "checkpoint_dir"
             own_files |= call in _OWN_FILES
             found.with_orch |= call == "rescue" or (ours and call == "Checkpoint")
-            found.restores |= call in _RESTORERS or call in _HIDES or _SAYS_SO.search(call) is not None
+            found.restores |= call in _RESTORERS or call in _HIDES
+            # A function of the script's own is read itself
+            found.restores |= _SAYS_SO.search(call) is not None and call not in own
             loops |= call in ("GradientTape", "apply_gradients", "minimize")
             if call == "fit" and isinstance(node.func, ast.Attribute):
                 found.fits = True

@@ -272,6 +272,7 @@ def fetch(
         entry
         for entry in listed["checkpoints"]
         if entry["generation"] is not None
+        and (checkpoint or listed["newest"] is not None)
         and wanted in (entry["name"], str(entry["global_step"]), f"gen-{entry['generation']}")
     ]
     if not found:

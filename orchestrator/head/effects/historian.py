@@ -117,6 +117,10 @@ class Historian:
                 del self._seen[run_id]
         for run_id in [run_id for run_id in self._seen if run_id not in runs]:
             self._seen.pop(run_id).history.close()
+        for key in list(self._heard):  # of tasks that are no chief, or of runs that have ended
+            whose = runs.get(key[0])
+            if whose is None or key[0] not in self._seen or key[1] != str(whose.chief):
+                self._heard.pop(key, None)
 
     def _follow(self, run: Run, seen: _Seen) -> None:
         """Add all values that the chief has told."""

@@ -414,7 +414,7 @@ class History:
         coarser = tier * 8
         # Up to where a bucket of the next tier begins: what stands before it is drawn from that tier.
         ends = cursor.execute(
-            f"SELECT max(begin) / {coarser} * {coarser}, series, generation FROM steps WHERE tier = ? AND at < ? "
+            f"SELECT (max(begin) / {coarser} + 1) * {coarser}, series, generation FROM steps WHERE tier = ? AND at < ? "
             "GROUP BY series, generation",
             (tier, until),
         ).fetchall()

@@ -63,10 +63,11 @@ _SPECIAL = re.compile(r"\\.|\[\]?[^\]]*\]|.?\{[^}]*\}|.?[*?]|[.^$+]", re.DOTALL)
 def _surely_in(pattern: str) -> str:
     r"""Return the longest text that stands in whatever the pattern matches; empty if none is known.
 
-    >>> _surely_in(r"loss=na?n at \d+ steps"), _surely_in("a|bcd")
-    ('loss=n', '')
+    >>> _surely_in(r"loss=na?n at \d+ steps"), _surely_in("a|bcd"), _surely_in(r"\x41bcd"), _surely_in("[^]xyz]q")
+    ('loss=n', '', '', '')
     """
-    return "" if set("|()") & set(pattern) else max(_SPECIAL.split(pattern), key=len)
+    is_odd = set("|()") & set(pattern) or re.search(r"\\[xuUN0-9]|\[\^?\]", pattern)
+    return "" if is_odd else max(_SPECIAL.split(pattern), key=len)
 
 
 class _Filter:

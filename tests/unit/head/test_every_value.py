@@ -276,6 +276,14 @@ def test_rows_that_a_host_invents_cost_no_history(tmp_path: Path) -> None:
     way.historian.heard(
         RUN, [{"task": "worker:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
     )
+    way.historian.heard(
+        RUN, [{"task": "ps:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
+    )
+    way.historian.heard(
+        "other-1", [{"task": "worker:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
+    )
+    way.historian.sample()
+    assert not way.historian._heard, "of another task or run nothing is kept"
     way.end()
     assert [(bucket.step_first, bucket.last) for bucket in way.buckets()] == [(7, 1.0)]
 

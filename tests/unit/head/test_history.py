@@ -184,6 +184,20 @@ def test_the_file_has_a_limit_and_the_oldest_makes_room(path: str, monkeypatch: 
     assert read(path, [("", "m0")], begin=at - 60, end=None, buckets=900)[0].buckets
 
 
+def test_the_rows_of_generations_that_have_ended_make_room_too(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "BYTES_MAX", 1 << 20)
+    made = History(path)
+    for minute in range(70):
+        for value in range(300):
+            at = 1_000_000 + minute * 60 + value / 5
+            made.add(at, 1 + (minute >= 10), minute * 300 + value, "", {"loss": at, "accuracy": at})
+        made.flush(at)
+        assert made.failure is None, f"minute {minute}: {made.failure}"
+    made.close()
+
+
 def test_a_metric_may_have_any_name(path: str) -> None:
     made = History(path)
     strange = ("val/loss", "a,b", "100%", "worker:0/loss")

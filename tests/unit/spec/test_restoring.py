@@ -49,6 +49,13 @@ KEPT = "  checkpoint: {dir: /shared/t}\n"
             f"train.py:4 saves by save, and nothing restores; {ADD}",
         ),
         (
+            HEAD
+            + "def recover_labels(y):\n    return y\nrecover_labels(1)\n"
+            + FIT
+            + "model.save('final.keras')\n",
+            f"train.py:7 saves by save, and nothing restores; {ADD}",
+        ),
+        (
             HEAD + "model = keras.models.load_model('base.keras')\n" + FIT + "model.save('final.keras')\n",
             f"train.py:5 saves by save, and nothing restores; {ADD}",
         ),

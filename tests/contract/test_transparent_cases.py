@@ -91,6 +91,7 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
     assert "run_eagerly=True" in refused["refused_eager_steps"]
 
 
+@pytest.mark.long
 def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

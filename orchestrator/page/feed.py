@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.page.source import Source
 from orchestrator.protocol import measures
 
@@ -134,8 +135,13 @@ class Feed:
         for run_id in archived.keys() & {run_id for run_id, viewers in self._opened.items() if viewers}:
             if "tasks" in before.get(run_id, ()):
                 archived[run_id] = before[run_id]
-            else:
-                archived |= steady({"now": now, "runs": [self._source.archived_run(run_id)]}, None)["runs"]
+                continue
+            try:
+                whole = self._source.archived_run(run_id)
+            except OrchestratorError as e:  # the list says why, and the other runs go on
+                log.warning("the record of %s cannot be read: %s", run_id, e)
+                continue
+            archived |= steady({"now": now, "runs": [whole]}, None)["runs"]
         return archived
 
     def _newest(self) -> int:

@@ -131,7 +131,7 @@ class FakeApi:
             return 200, {}
         if "/checkpoints/" in path:
             return 200, self.checkpoints
-        if path.endswith("/outputs"):
+        if path.endswith(("/outputs", "/saved")):
             return 200, self.outputs
         if path.endswith("/outputs/fetch"):
             return 200, self.parts.pop(0)

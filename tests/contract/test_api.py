@@ -314,6 +314,7 @@ _FILE = {"task": "worker:0", "generation": 1, "place": "work", "path": "x", "byt
     [
         ("/v1/runs/t/outputs", {"task": {}}, "task must be the name of a task"),
         ("/v1/runs/t/outputs", {"task": ["worker:0"]}, "task must be the name of a task"),
+        ("/v1/runs/t/saved", {"generation": "1", "path": "x"}, "a checkpoint has a `generation`"),
         (
             "/v1/runs/t/outputs/fetch",
             {"file": {**_FILE, "host": "zz", "to": "x"}, "directory": "/nowhere"},

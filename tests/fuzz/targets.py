@@ -405,6 +405,7 @@ BODIES: dict[str, Callable[[], Any]] = {
     "/v1/runs/t/drain": lambda: {"host": "a", "now": False, "gone": False},
     "/v1/runs/t/undrain": lambda: {"host": "a"},
     "/v1/runs/t/outputs": lambda: {"patterns": ["*.csv"], "task": "worker:0"},
+    "/v1/runs/t/saved": lambda: {"generation": 1, "path": "manager/ckpt-2"},
     "/v1/runs/t/outputs/fetch": lambda: {"file": FILE, "directory": "/nowhere/at/all", "sha256": "0" * 64},
     "/v1/runs/t/checkpoints/verify": lambda: {"what": "gen-000001/x", "restart": False},
     "/v1/runs/t/checkpoints/rollback": lambda: {"what": "120", "restart": False},

@@ -71,10 +71,19 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 def list_outputs(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """Return the coordinator's list of the requested files."""
-    body: dict[str, Any] = {"patterns": list(request.patterns), "task": request.task}
-    if request.saved is not None:
-        body = dict(zip(("generation", "path"), request.saved, strict=True))
-    return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
+    where = f"/v1/runs/{chosen['run_id']}"
+    if request.saved is None:
+        body: dict[str, Any] = {"patterns": list(request.patterns), "task": request.task}
+        return client.post(f"{where}/outputs", body, timeout_s=_TIMEOUT_S)
+    # A route of its own: a coordinator of the version before would list something else
+    generation, path = request.saved
+    listing = client.post(f"{where}/saved", {"generation": generation, "path": path}, timeout_s=_TIMEOUT_S)
+    if not listing["files"] and not listing["unreached"]:
+        raise OrchestratorError(
+            f"no file of {path or 'that checkpoint'} is in the directory of generation {generation} any more",
+            hint="`orch ckpt ls` shows what is there now; of a pinned checkpoint, the copy is at its path",
+        )
+    return listing
 
 
 def _tell_missing(listing: Mapping[str, Any], session: Session) -> None:

@@ -99,7 +99,7 @@ SIGNATURES: tuple[Signature, ...] = (
         (),
         "the workers restored different states of one training, and compared them before their first new step",
         "see that all workers get the same checkpoint: `orch doctor FILE` says whether all hosts see the checkpoint "
-        "directory, and `orch checkpoints` which one was taken",
+        "directory, and `orch ckpt ls` which one was taken",
         kind="began-apart",
     ),
     Signature(

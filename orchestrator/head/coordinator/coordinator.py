@@ -153,7 +153,7 @@ class Coordinator:
             )
         for entry in self._set_aside:
             self.journal.note_set_aside(entry)
-        self.loop.known = Known(drained=durable.read_object(self.paths.drained) or {})
+        self.loop.known = Known(drained=self._drained())
         self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
         self._put_away_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
@@ -522,6 +522,13 @@ class Coordinator:
             if not run.phase.is_terminal and any(host == each.name for each in run.hosts)
             if run.phase is not Phase.QUEUED
         ]
+
+    def _drained(self) -> dict[str, str]:
+        """Return which hosts are drained for all runs. Where the file is damaged, it is said, and none is."""
+        kept = durable.read_object(self.paths.drained)
+        if kept is None and os.path.exists(self.paths.drained):
+            log.warning("%s is damaged: `orch drain HOST` again what is to be kept out", self.paths.drained)
+        return {name: str(why) for name, why in (kept or {}).items()}
 
     def _keep_drained(self, drained: Mapping[str, str]) -> None:
         """Keep on disk which hosts are drained for all runs: it outlives this coordinator. Deciding thread only."""

@@ -160,12 +160,15 @@ class _Api:
         name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
         if not isinstance(task, str | None):
             raise UsageError("task must be the name of a task, such as worker:0")
-        generation, path = body.get("generation"), body.get("path")
-        if isinstance(generation, int) and isinstance(path, str):  # a checkpoint, of what the chief has saved
-            return JSONResponse(
-                await anyio.to_thread.run_sync(self._coordinator.saved, name, generation, path)
-            )
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task))
+
+    async def saved(self, request: Request) -> JSONResponse:
+        """List the files of a checkpoint, of what the chief has saved."""
+        body = await _body(request)
+        name, generation, path = request.path_params["name"], body.get("generation"), body.get("path")
+        if not (isinstance(generation, int) and isinstance(path, str)):
+            raise UsageError("a checkpoint has a `generation`, and a `path` below its directory")
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.saved, name, generation, path))
 
     async def output(self, request: Request) -> JSONResponse:
         """Bring a file of the list that `outputs` gave, or a part of it."""
@@ -367,6 +370,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/summaries", _run_handler(coordinator.summaries), methods=["POST"]),
         Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
         Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
+        Route("/v1/runs/{name}/saved", api.saved, methods=["POST"]),
         Route("/v1/runs/{name}/forget", _run_handler(coordinator.forget), methods=["POST"]),
         Route("/v1/runs/{name}/why", _run_handler(coordinator.why)),
         Route("/v1/runs/{name}/history", _run_handler(coordinator.history)),

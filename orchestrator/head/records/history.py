@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -501,11 +502,28 @@ def read_by_step(
             for bucket in found:
                 begins[bucket.generation] = min(bucket.begin, begins.get(bucket.generation, bucket.begin))
             # Where the finer tier was dropped, the coarser one stands before it.
-            found += [row for row in rows if row.begin + tier <= begins.get(row.generation, 1 << 62)]
-        found.sort(key=lambda bucket: (bucket.generation, bucket.begin))
-        found = found or next(iter(read(path, [key], begin=None, end=None, buckets=buckets))).buckets  # type: ignore[assignment]
+            reach = [row for row in rows if row.begin + tier <= begins.get(row.generation, 1 << 62)]
+            found += [row for row in reach if (row.step_last or 0) >= low]
+        found += _before_steps(path, key, series, low, high, buckets)
+        found.sort(key=lambda bucket: (bucket.generation, bucket.step_first or 0))
         series_list.append(Series(*key, 0, tuple(_thinned(found, buckets)), _first_nonfinite(path, series)))
     return series_list
+
+
+def _before_steps(
+    path: str, key: tuple[str, str], series: int, low: int, high: int, buckets: int
+) -> list[Bucket]:
+    """Return the buckets of time from before those of steps: those of tasks, and of the version before."""
+    query = "SELECT generation, min(step_first) FROM steps WHERE series = ? GROUP BY generation"
+    begins = dict(_rows(path, query, (series,)))
+    return [
+        bucket
+        for by_time in read(path, [key], begin=None, end=None, buckets=buckets)
+        for bucket in by_time.buckets
+        if bucket.step_first is not None and bucket.step_last is not None
+        if low <= bucket.step_last and bucket.step_first <= high
+        if bucket.step_first < begins.get(bucket.generation, math.inf)
+    ]
 
 
 def _found(path: str, wanted: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:

@@ -127,6 +127,8 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
     if until and not place:
         place = {key: _at_time(path, until) for key, path in files.items()}
     if query.get("hit"):
+        if not query.get("at"):
+            raise ValueError("`hit` is of the line that `at` names")
         # Lines of one instant stand in a page by their tasks, the last one first.
         own = _place(query["at"])
         earlier = {key: _at_time(path, until - 5e-7) for key, path in files.items() if key < min(own)}

@@ -449,8 +449,14 @@ export class Plot {
   hover(u) {
     const { idx } = u.cursor;
     if (idx === null || idx === undefined) return;
+    // A smoothed line has points of its own: between two of them it is at the one before.
+    const valueOf = (line, ys) => {
+      let at = idx;
+      while (line.isSmooth && at > 0 && ys[at] === undefined) at--;
+      return ys[at];
+    };
     const points = this.lines
-      .map((line, i) => [line, u.data[i + 1][idx]])
+      .map((line, i) => [line, valueOf(line, u.data[i + 1])])
       .filter(([, y]) => y !== undefined && y !== null);
     if (!points.length) return;
     const x = this.byStep ? `step ${countText(u.data[0][idx])}` : timeText(u.data[0][idx]);

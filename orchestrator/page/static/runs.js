@@ -320,7 +320,7 @@ export class RunsView {
     this.count = runs.length;
     const shown = runs.slice(0, this.rowsMax);
     this.table.show(shown, (run) => run.run_id);
-    const unread = all.filter((run) => run.phase === null).length;
+    const unread = all.filter((run) => run.phase === null && !run.reason).length;
     const counted =
       runs.length < all.length ? `${runs.length} of ${all.length} runs fit` : `${all.length} runs`;
     const rest = shown.length < runs.length ? `; ${shown.length} are shown, more on the way down` : "";

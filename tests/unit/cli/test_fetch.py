@@ -184,7 +184,7 @@ def test_the_best_model_is_the_newest_that_is_called_so(
     api.checkpoints = {"run_id": "mnist-1", "newest": BACKUP["name"], "checkpoints": entries}
     api.outputs, api.parts = listed(file("best.keras")), [part("fetched")]
     code = orch("fetch", "mnist", *words, "--best", "--to", "/somewhere")
-    bodies = [body for path, body in api.posted if path == "/v1/runs/mnist-1/outputs"]
+    bodies = [body for path, body in api.posted if path == "/v1/runs/mnist-1/saved"]
     assert (code, bodies) == ((0, [{"generation": asked[0], "path": asked[1]}]) if asked else (1, []))
     assert asked or "hint: " in orch.said
 
@@ -202,5 +202,16 @@ def test_a_checkpoint_is_fetched_by_its_names(
     }
     api.outputs, api.parts = listed(file("a")), [part("fetched")]
     code = orch("ckpt", "fetch", "mnist", *which, "--to", "/somewhere")
-    bodies = [body for where, body in api.posted if where == "/v1/runs/mnist-1/outputs"]
+    bodies = [body for where, body in api.posted if where == "/v1/runs/mnist-1/saved"]
     assert ([body["path"] for body in bodies], code) == (([path], 0) if path else ([], 2))
+
+
+def test_a_checkpoint_that_went_away_meanwhile_is_no_success(orch: Desk, api: FakeApi) -> None:
+    api.checkpoints = {"run_id": "mnist-1", "newest": None, "checkpoints": [saved("a.keras", 1)]}
+    api.outputs = listed()
+    assert orch("ckpt", "fetch", "mnist", "--to", "/somewhere") == 2, (
+        "none counts, so the newest is not known"
+    )
+    assert "there is no checkpoint" in orch.said
+    assert orch("ckpt", "fetch", "mnist", "gen-1", "--to", "/somewhere") == 1
+    assert "no file of a.keras is in the directory of generation 1 any more" in orch.said

@@ -151,6 +151,33 @@ def test_a_run_whose_own_fault_it_is_is_not_sent_from_host_to_host_for_ever() ->
     assert run.phase is Phase.FAILED
 
 
+def test_a_run_that_waits_goes_to_another_place_too_where_a_host_is_unfit() -> None:
+    (turn,) = turns([queued(plan("t"))], 2.0)
+    run = decide.step(queued(plan("t")), Admitted(2.0, place=turn.ask.place)).run
+    assert places(run) == [("a", (0,))]
+    unfit = Problem("no-tensorflow", "a: no TensorFlow", exit_code=6)
+    away = decide.step(run, HostRefused(3.0, "a", unfit)).run
+    assert (away.phase, away.refusals) == (Phase.QUEUED, 1)
+    (again,) = turns([away], 3.0, Known().heard(HOSTS[0], unfit, 3.0, 20.0))
+    assert again.has_come
+    assert again.ask.place is not None
+    assert again.ask.place.tasks[0].host == "b"
+
+
+def test_what_a_host_calls_its_leases_is_no_number_and_stops_nobody() -> None:
+    run = begun(
+        plan("t"), [], Known({machine(HOSTS[0]): Seen(50.0, {"slot-x": "z", "GPU-?": "z", 0: "z-1"})})
+    )
+    assert places(run) == [("a", (1,))]
+
+
+def test_a_lease_that_is_no_longer_believed_is_not_believed_anew_where_a_host_refuses_again() -> None:
+    known = Known({machine(HOSTS[0]): Seen(20.0, {1: "z-1 of user bob"})})
+    again = known.heard(HOSTS[0], REFUSED, 30.0, 50.0).of(HOSTS[0], 31.0)
+    assert again is not None
+    assert dict(again.leases) == {0: "z-1 of user bob"}
+
+
 def test_two_that_fit_beside_each_other_begin_beside_each_other_and_none_waits_for_a_file() -> None:
     found = turns([queued(plan(name, Ask("worker", 1, 2)), at) for at, name in enumerate("tuv")], 5.0)
     assert [turn.ask.place and turn.ask.place.tasks[0].host for turn in found] == ["a", "b", "c"]

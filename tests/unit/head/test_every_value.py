@@ -308,6 +308,12 @@ def test_a_history_of_the_version_before_is_read_and_gone_on_with(tmp_path: Path
     made.add(1003.0, 1, 16, "", {"loss": 5.0})
     made.flush(1004.0)
     made.close()
+    (both,) = run_series.series_document(str(tmp_path), RUN, query)["series"]
+    assert (both["x"][0], both["x"][-1]) == (10, 16), "the curve does not begin anew at the upgrade"
+    (zoomed,) = history.read_by_step(path, [("", "loss")], first=16, last=20, buckets=9)
+    assert [bucket.step_first for bucket in zoomed.buckets] == [16]
+    (empty,) = history.read_by_step(path, [("", "loss")], first=500, last=600, buckets=9)
+    assert empty.buckets == (), "a range without values is empty"
     (found,) = history.read(path, [("", "loss")], begin=None, end=None, buckets=9)
     assert [(bucket.n, bucket.last, bucket.mean) for bucket in found.buckets] == [
         (6, 3.0, None),

@@ -300,6 +300,10 @@ def test_a_gpu_whose_lease_another_has_is_refused_with_its_holder(workdir: Path)
     )
     assert (problem.code, problem.exit_code) == ("gpu-leased", 6)
     assert link.verbs() == ["runs", "lease"], "nothing was changed there"
+    link.others = [{**held, "gpu": None}]
+    assert "a GPU is held by x-1" in refused(link, on_gpus(a_run(workdir), (1, 2))).message, (
+        "it says not which"
+    )
 
 
 @pytest.mark.parametrize(

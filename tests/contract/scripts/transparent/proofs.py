@@ -18,7 +18,7 @@ class Centred(layers.RandomFlip):
     def get_random_transformation(self, *_args, **_kwargs):
         return None
 
-    def transform_images(self, images, _transformation, training=True):
+    def transform_images(self, images, transformation, training=True):
         return images - tf.reduce_mean(images, 0, keepdims=True)
 
 

@@ -61,9 +61,7 @@ def ended(run: Gang) -> list[int]:
 @pytest.mark.parametrize(
     ("workers", "options"),
     [
-        pytest.param(
-            1, {"strategy": "mirrored", "replicas_on_cpu": 2}, id="2 replicas", marks=pytest.mark.long
-        ),
+        pytest.param(1, {"strategy": "mirrored", "replicas_on_cpu": 2}, id="2 replicas"),
         # Over ten minutes: gathering between processes is slow where one core serves each
         pytest.param(2, {}, id="2 workers", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
         pytest.param(
@@ -91,7 +89,6 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
     assert "run_eagerly=True" in refused["refused_eager_steps"]
 
 
-@pytest.mark.long
 def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:
@@ -118,7 +115,7 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     assert [each["steps"] for each in told] == [6, 3, 3], "a proof is no step"
     assert told[0]["names"] == ["loss", "mae"]
     refusal = next(each["error"]["message"] for each in run.heard[0] if "error" in each)
-    assert "proofs.py:31: history = model.fit(" in refusal
+    assert "history = model.fit(" in refusal
     assert "in the first step the gradient of sequential_3/" in refusal
     assert "`prove: off` under `run`" in refusal
 

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,10 @@ class Gang:
         comes(lambda: condition() or self.tasks[0].process.poll() is not None, 60, 0.02)
         assert condition(), f"never: {what}; steps {self.steps()}; {self.tasks[0].err}"
 
-    def ended(self) -> list[int]:
-        codes = [task.ended() for task in self.tasks]
+    def ended(self, timeout_s: float = 100.0) -> list[int]:
+        """Wait for the ends, and return the exit codes. A task whose output nobody reads stops all the others."""
+        with ThreadPoolExecutor(len(self.tasks)) as readers:
+            codes = list(readers.map(lambda task: task.ended(timeout_s), self.tasks))
         for reader in self._readers:
             reader.join(10)
         return codes

@@ -115,9 +115,9 @@ class Executor:
         state_dir: str = "",
         leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
         is_known: Callable[[str], bool],
-        measured: Callable[[str, Sequence[ReportedTask]], None] = lambda _run_id, _tasks: None,
+        measured: Callable[[str, str, Sequence[ReportedTask]], None] = lambda _run_id, _host, _tasks: None,
     ) -> None:
-        """`is_known` returns whether this head node knows a run id; `measured` takes the tasks of every report."""
+        """`is_known` returns whether this head node knows a run id; `measured` takes the host and tasks of a report."""
         self._snapshots = Snapshots(state_dir)
         self._is_known, self._measured = is_known, measured
         self._leaving = leaving
@@ -207,7 +207,7 @@ class Executor:
             ahead_s=self._logs.clock(run_id, host).ahead_s,
             known=opened.tasks,
         )
-        self._measured(run_id, report["runs"].get(run_id, ()))
+        self._measured(run_id, host, report["runs"].get(run_id, ()))
         self._post(run_id, event)
         self._logs.reported(link, run_id, opened.epoch, event)
 

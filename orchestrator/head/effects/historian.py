@@ -66,8 +66,8 @@ class Historian:
         self._runs, self._run_dir, self._now, self._clock = runs, run_dir, now, clock
         self._seen: dict[str, _Seen] = {}
         self._ended: deque[Run] = deque(maxlen=_ENDED_MAX)
-        self._heard: dict[tuple[str, str, int], tuple[float, Mapping[str, Trail]]] = {}
-        """By run, task and generation: the newest trails that were heard of, and when. Links add to it."""
+        self._heard: dict[tuple[str, str, int, str], tuple[float, Mapping[str, Trail]]] = {}
+        """By run, task, generation and host: the newest trails that were heard of, and when. Links add to it."""
         self._lookout = Lookout(
             lambda: self.sample(ending=self._lookout.is_ending),
             EVERY_S,
@@ -83,11 +83,11 @@ class Historian:
         """Write what is left, and end. A disk that hangs is not waited for."""
         self._lookout.close(wait_s=2)
 
-    def heard(self, run_id: str, tasks: Sequence[reports.Task]) -> None:
+    def heard(self, run_id: str, host: str, tasks: Sequence[reports.Task]) -> None:
         """Keep what the tasks of a report say of all their values, for the next sample. It does not block."""
         for task in tasks:
             if (trails := task.get("stretches")) and len(self._heard) < _HEARD_MAX:
-                self._heard[run_id, task["task"], task["generation"]] = self._clock(), trails
+                self._heard[run_id, task["task"], task["generation"], host] = self._clock(), trails
 
     def ended(self, run: Run) -> None:
         """Keep the last state of a generation that ends: it is gone by the next sample. It does not block."""
@@ -123,10 +123,11 @@ class Historian:
                 self._heard.pop(key, None)
 
     def _follow(self, run: Run, seen: _Seen) -> None:
-        """Add all values that the chief has told."""
+        """Add all values that the chief has told. Another host does not speak for it."""
+        chief = run.task(run.chief)
         for key in [key for key in list(self._heard) if key[:2] == (run.run_id, str(run.chief))]:
             at, trails = self._heard.pop(key)
-            for name, trail in trails.items() if key[2] <= run.generation else ():
+            for name, trail in trails.items() if key[2] <= run.generation and key[3] == chief.host else ():
                 rows = [
                     row for row in (stretches.read(row, _is_step) for row in trail["rows"]) if row is not None
                 ]

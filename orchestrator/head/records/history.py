@@ -188,6 +188,8 @@ class History:
         self._pending: dict[tuple[Axis, int, int, int, int], tuple[Bucket, float]] = {}
         self._counted: dict[tuple[int, int], int] = {}
         """By series and generation, how many of its values were added."""
+        self._recounted: set[tuple[int, int]] = set()
+        """Those that the next flush writes."""
         self._reached: dict[int, tuple[float, int]] = {}
         """By series: when its newest value was added, and its step."""
         self._moves: dict[int, Moved] = {}
@@ -237,6 +239,7 @@ class History:
             self._put(series, before_at + (at - before_at) * part, generation, row, n, TIERS, STEP_TIERS)
         if new:
             self._counted[series, generation] = count
+            self._recounted.add((series, generation))
             self._reached[series] = at, last
 
     def _known_count(self, series: int, generation: int) -> int:
@@ -325,7 +328,7 @@ class History:
                     rows = [_row(key, *kept)[:width] for key, kept in self._pending.items() if key[0] == axis]
                     marks = ", ".join("?" * width)
                     cursor.executemany(f"INSERT OR REPLACE INTO {axis} VALUES ({marks})", rows)
-                counted = [(*key, n) for key, n in self._counted.items()]
+                counted = [(*key, self._counted[key]) for key in self._recounted]
                 cursor.executemany("INSERT OR REPLACE INTO counted VALUES (?, ?, ?)", counted)
                 cursor.executemany(
                     _MOVE,
@@ -347,6 +350,7 @@ class History:
             self._failed(e)
             return
         self._pending.clear()
+        self._recounted.clear()
         self.failure = None
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class Way:
         if arrives:
             checked = edge.frame("a", frame, b"")
             assert "report" in checked
-            self.historian.heard(RUN, checked["report"]["runs"][RUN])
+            self.historian.heard(RUN, "a", checked["report"]["runs"][RUN])
             self.historian.sample()
 
     def end(self) -> None:
@@ -274,16 +274,30 @@ def test_rows_that_a_host_invents_cost_no_history(tmp_path: Path) -> None:
     way.historian.sample()
     huge: Any = {"count": 1 << 62, "rows": [[1.5, 2.0], [3, 4, 1e300, *[1.0] * 7], [7, 1.0]]}
     way.historian.heard(
-        RUN, [{"task": "worker:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
+        RUN, "a", [{"task": "worker:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
     )
     way.historian.heard(
-        RUN, [{"task": "ps:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
+        RUN, "a", [{"task": "ps:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
     )
     way.historian.heard(
-        "other-1", [{"task": "worker:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}]
+        "other-1",
+        "a",
+        [{"task": "worker:0", "generation": 1, "phase": "running", "stretches": {"loss": huge}}],
+    )
+    way.historian.heard(
+        RUN,
+        "b",
+        [
+            {
+                "task": "worker:0",
+                "generation": 1,
+                "phase": "running",
+                "stretches": {"loss": huge | {"rows": [[9, 9.0]]}},
+            }
+        ],
     )
     way.historian.sample()
-    assert not way.historian._heard, "of another task or run nothing is kept"
+    assert not way.historian._heard, "of another task or run nothing is kept, and no host speaks for another"
     way.end()
     assert [(bucket.step_first, bucket.last) for bucket in way.buckets()] == [(7, 1.0)]
 

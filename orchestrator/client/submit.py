@@ -242,8 +242,10 @@ def _examined(plan: Plan, environment: Environment, client: Client, *, running: 
         there, document = placed_now(plan, client)
     except UsageError:
         return plan  # an older coordinator
-    if not document["fits"]:  # it waits, or is refused with the reason
-        return examined(plan, environment, client, running=running)
+    if not document["fits"]:  # it waits, or is refused with who has what: not for hosts that it may never have
+        with contextlib.suppress(Refused):
+            return examined(plan, environment, client, running=running)
+        return plan
     used = {*there.hosts_used, *document["spares"]}
     few = replace(there, hosts=tuple(host for host in there.hosts if host.name in used))
     checked = {host.name: host for host in examined(few, environment, client, running=running).hosts}

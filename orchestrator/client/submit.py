@@ -242,7 +242,8 @@ def _examined(plan: Plan, environment: Environment, client: Client, *, running: 
         there, document = placed_now(plan, client)
     except UsageError:
         return plan  # an older coordinator
-    if not document["fits"]:  # it waits, or is refused with who has what: not for hosts that it may never have
+    if not document["fits"]:
+        # It waits, or is refused with who has what: hosts that it may never have refuse nothing.
         with contextlib.suppress(Refused):
             return examined(plan, environment, client, running=running)
         return plan

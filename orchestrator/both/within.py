@@ -274,6 +274,11 @@ class Tree:
         with suppress(FileNotFoundError), self._above(path) as (folder, name):
             _remove(folder, name, os.fstat(folder).st_dev, DEPTH_MAX)
 
+    def remove_empty(self, path: str) -> None:
+        """Remove a directory in which nothing is."""
+        with self._above(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
+
     def sync(self) -> None:
         """Sync all files and directories of the tree."""
         for folder, _, files in self.walk():

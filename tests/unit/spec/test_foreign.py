@@ -256,7 +256,7 @@ VAULT = "$ANSIBLE_VAULT;1.1;AES256\n6162\n"
         ("[g]\na ansible_user=ml\na ansible_port=23\n", "", "ml", 23, ""),
         ("[g]\na\n", VAULT, None, None, "group_vars/all is left out: it is encrypted"),
         ("[g]\na\n", "ansible_user: !unsafe ml\nansible_become_pass: !vault |\n  " + VAULT[:26], "ml", None, ""),
-        ("[g]\na\n", "ansible_user: !vault |\n  " + VAULT[:26], None, None, "ansible_user of all is left out: it is encry"),
+        ("[g]\na\n", "ansible_user: !vault |\n  " + VAULT[:26], None, None, "ansible_user of all is left out: it is"),
         ("[g]\na ansible_host='{{ ip }}'\n", "", None, None, "ansible_host of a is left out: it is a template"),
         ("all:\n  vars: {x: !vault v}\n  hosts: {a: {ansible_port: 23}}\n", "", None, 23, ""),
     ],

@@ -16,7 +16,7 @@ from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts
+from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts, Probe
 
 PYTHONS = (
     "python3",
@@ -50,7 +50,7 @@ class Surveyed:
     tensorflow: str | None = None
     home: str = ""
     there: tuple[str, ...] = ()
-    """The candidate directories that exist and are writable."""
+    """The candidate directories, and those of this name in them, that exist and are writable."""
     why: str | None = None
     hint: str | None = None
 
@@ -75,45 +75,49 @@ def survey(
     pythons: Sequence[str] = PYTHONS,
     directories: Sequence[str] = SHARED,
 ) -> Survey:
-    """Survey all hosts at once. To see whether a directory is shared, a directory of this `name` is made below it."""
+    """Survey all hosts at once. To see whether a directory is shared, a directory of this `name` is made below it.
+
+    Where it turns out not to be shared, what was made is removed.
+    """
     plan = _Plan(name, "processes", tuple(hosts), (TaskPlan(TaskId("worker", 0), hosts[0].name),), "train.py")
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
     watch = Watch(run.epoch, plan.timing.heartbeat_s, 60.0)
     by_name = {host.name: host for host in hosts}
 
-    def probe(link: HostLink, python: str, directory: str | None) -> Facts:
-        order = PROBE(
-            {
-                "run": run.run_id,
-                "epoch": 1,
-                "python": python,
-                "checkpoint_dir": directory,
-                "packages": list(STRATEGIES[run.plan.strategy].packages),
-            }
-        )
-        return link.ask(order, timeout_s=CHECK_S).ok
+    def probe(link: HostLink, python: str, directory: str | None, withdraw: bool | None = None) -> Facts:
+        asked: Probe = {
+            "run": run.run_id,
+            "epoch": 1,
+            "python": python,
+            "checkpoint_dir": directory,
+            "packages": list(STRATEGIES[run.plan.strategy].packages),
+        }
+        if withdraw is not None:
+            asked["withdraw"] = withdraw
+        return link.ask(PROBE(asked), timeout_s=CHECK_S).ok
 
     def ask_host(host: str) -> Surveyed:
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
-                return _survey_host(link, plan, pythons, directories, probe)
+                return _survey_host(link, plan, pythons, looked_at, probe)
         except LinkDown as e:
             return Surveyed(plan, why=str(e))
         except OrderRefused as e:
             return Surveyed(plan, why=e.problem.message, hint=e.problem.hint)
 
-    def share(host: str, directory: str) -> str | None:
+    def share(host: str, directory: str, withdraw: bool | None = None) -> str | None:
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
-                surveyed = probe(link, "", directory)
+                surveyed = probe(link, "", directory, withdraw)
         except (LinkDown, OrderRefused):
             return None
         return (
             surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
         )  # or if others write there
 
+    looked_at = [*directories, *(_of_this(place, name) for place in directories)]
     answers = at_once(ask_host, list(by_name), 3 * CHECK_S)
     late = f"it has not answered for {duration(3 * CHECK_S)}"
     surveyed = tuple(answers.get(host) or Surveyed(by_name[host], why=late) for host in by_name)
@@ -125,12 +129,24 @@ def survey(
     ]
     tried: list[str] = []
     for place in everywhere:
-        directory = f"{place.rstrip('/')}/{name}"
+        directory = _of_this(place, name)
         tokens = at_once(lambda host, directory=directory: share(host, directory), heard, CHECK_S)  # type: ignore[misc]
         if len(tokens) == len(heard) and len(set(tokens.values())) == 1 and None not in tokens.values():
             return Survey(surveyed, directory, tuple(tried))
+        was_there = {each.host.name: directory in each.there for each in surveyed}
+        at_once(
+            lambda host, directory=directory, was_there=was_there: share(
+                host, directory, not was_there[host]
+            ),  # type: ignore[misc]
+            heard,
+            CHECK_S,
+        )
         tried.append(place)
     return Survey(surveyed, None, tuple(tried))
+
+
+def _of_this(place: str, name: str) -> str:
+    return f"{place.rstrip('/')}/{name}"
 
 
 def _survey_host(

@@ -139,14 +139,14 @@ class _Api:
         """Drain a host for all runs, or let it in again."""
         body, params = await _body(request), request.path_params
         host, verb, now = params["host"], params["verb"], bool(body.get("now"))
-        if not re.fullmatch(NAME_PATTERN, host) or verb not in ("drain", "undrain"):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", host) or verb not in ("drain", "undrain"):
             raise UsageError(f"{verb} of {host!r}: there is no such command, or that is no name of a host")
         if verb == "drain":
             runs = await anyio.to_thread.run_sync(lambda: self._coordinator.drain_for_all(host, now=now))
         else:
             runs = await anyio.to_thread.run_sync(self._coordinator.undrain_for_all, host)
         state = "drained" if verb == "drain" else "open"
-        shown = [_host_state(run, host) for run in runs]
+        shown = [_host_state(run, name) for run, name in runs]
         of_one = shown[0] if len(shown) == 1 else {}  # as before a drain was for all runs
         document = {**of_one, "schema": 1, "host": host, "state": state, "runs": shown}
         return JSONResponse(document, status_code=202)

@@ -64,9 +64,16 @@ class Known:
         return self.drained.get(machine_in_words(host)) or self.drained.get(host.name, "")
 
     def of(self, host: HostPlan, now: Instant) -> Seen | None:
-        """Return what is known of a host now; None if nothing is."""
+        """Return what is known of a host now; None if nothing is. The memory of its GPUs stays what it was."""
         seen = self.seen.get(machine(host))
-        return seen if seen is not None and now < seen.until else None
+        if seen is None or now < seen.until:
+            return seen
+        return replace(seen, leases={}, why="") if seen.gpu_bytes else None
+
+    def is_fresh(self, host: HostPlan, now: Instant) -> bool:
+        """Return whether a host has been asked a short while ago."""
+        seen = self.seen.get(machine(host))
+        return seen is not None and now < seen.until
 
     def heard(self, host: HostPlan, problem: Problem, now: Instant, until: Instant) -> Known:
         """Return what is known once a host has turned a run away."""

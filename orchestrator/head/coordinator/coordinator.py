@@ -317,11 +317,13 @@ class Coordinator:
         Refused if another active run has that name or holds a GPU that this one wants, or if an active run should
         start from scratch. `code` is the digest of its snapshot; empty: that is taken when a host is prepared.
         """
-        known = self.loop.known
-        if plan.queue is None and known.has_choice(plan):
-            turn, _ = self.loop.call(lambda: self._turn(plan))
-            if not turn.has_come:  # what was known of the hosts may be over
-                self.look_around(plan.hosts)
+        known, now = self.loop.known, time.monotonic()
+        asks_memory = any(ask.gpu_bytes is not None for ask in plan.needs)
+        if known.has_choice(plan) and (plan.queue is None or asks_memory):
+            asked = [host for host in plan.hosts if not known.is_fresh(host, now)]
+            if not asked and not self.loop.call(lambda: self._turn(plan))[0].has_come:
+                asked = list(plan.hosts)  # what was known of them may be over
+            self.look_around(asked)
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients, code))  # type: ignore[no-any-return]
 
     def _submit(
@@ -421,6 +423,8 @@ class Coordinator:
     def look_around(self, hosts: Sequence[HostPlan]) -> None:
         """Ask hosts what others hold there. It blocks."""
         asked = [host for host in hosts if host.transport in LEASING and host.transport in self._transports]
+        if not asked:
+            return
         until = time.monotonic() + LOOK_S + BELIEVED_S
         seen = look(Asker(self._transports, bundle.load), asked, self._is_known, until)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.choice import is_active, runs_of
@@ -10,6 +10,7 @@ from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
 from orchestrator.core.plan import SLOT
+from orchestrator.core.pool import Known
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
@@ -30,8 +31,8 @@ def document(environment: Environment, file: str | None) -> dict[str, Any]:
     """
     plans = _file_hosts(file) if file is not None else _active_hosts(environment)
     answers = ask(environment, plans)
-    by_host = _by_coordinator(environment)
-    hosts = [{**_UNTOLD, **_host(answer), **by_host.get(answer.host.name, {})} for answer in answers]
+    state_of = _by_coordinator(environment)
+    hosts = [{**_UNTOLD, **_host(answer), **state_of(answer.host)} for answer in answers]
     return {"schema": SCHEMA, "hosts": hosts}
 
 
@@ -69,20 +70,23 @@ def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]
 _UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}
 
 
-def _by_coordinator(environment: Environment) -> dict[str, dict[str, Any]]:
-    """Return the state of each host in the active runs; empty if no coordinator answers."""
+def _by_coordinator(environment: Environment) -> Callable[[HostPlan], Mapping[str, Any]]:
+    """Return what tells the state of a host in the active runs, or that it is drained; nothing if nobody answers."""
     try:
         client = environment.client()
         runs = [r for r in runs_of(client) if is_active(r) and r.get("phase") != "QUEUED"]
         drained = client.get("/v1/coordinator").get("drained") or {}
     except CoordinatorUnreachable:
-        return {}
+        return lambda _host: {}
     hosts = [host for run in runs for host in run.get("hosts") or []]
     known = {str(host["host"]): {key: host.get(key) for key in _UNTOLD} for host in hosts}
-    return known | {
-        name: {"state": "drained", "reason": str(why).removeprefix("is drained ")}
-        for name, why in drained.items()
-    }
+
+    def state_of(host: HostPlan) -> Mapping[str, Any]:
+        if why := Known(drained=drained).why_drained(host):
+            return {"state": "drained", "reason": why.removeprefix("is drained ")}
+        return known.get(host.name, {})
+
+    return state_of
 
 
 def _host(answer: Answer[Any]) -> dict[str, Any]:

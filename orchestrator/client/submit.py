@@ -239,7 +239,7 @@ def _examined(plan: Plan, environment: Environment, client: Client, *, running: 
     if not plan.has_choice:
         return examined(plan, environment, client, running=running)
     try:
-        there, document = placed_now(plan, client)
+        there, document = placed_now(plan, client, look=plan.queue is None)
     except UsageError:
         return plan  # an older coordinator
     if not document["fits"]:

@@ -1,11 +1,11 @@
 """All concerns of a run in their order, which is the order in which they hear an event and move the run on.
 
-The reasons. What is known of the hosts comes first: everything else is decided by it. In RUNNING, what makes an end no
-success comes before the ends (`nonfinite`, `own_place`), what ends the generation before what may move it at a
-checkpoint, and what is judged by a standstill last. At a checkpoint an end that somebody wants comes before a move off
-a host that leaves, and that before a move that is only better. The standby hears a report after tasks of other
-generations were ended, of which it may be one, and before a task that dies may want its place. A survivor is chosen
-before its generation is given up. A phase that a concern has entered is the others' from the next round on.
+The reasons. What is known of the hosts comes first, and which it has: everything else is decided by it. In RUNNING,
+what makes an end no success comes before the ends (`nonfinite`, `own_place`), what ends the generation before what may
+move it at a checkpoint, and what is judged by a standstill last. At a checkpoint an end that somebody wants comes
+before a move off a host that leaves, and that before a move that is only better. The standby hears a report after tasks
+of other generations were ended, of which it may be one, and before a task that dies may want its place. A survivor is
+chosen before its generation is given up. A phase that a concern has entered is the others' from the next round on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from orchestrator.core.phases import (
     host_reports,
     individual,
     leaving,
+    lending,
     lifecycle,
     nonfinite,
     own_place,
@@ -41,6 +42,7 @@ from orchestrator.core.turn import Concern, Hears, Turn
 
 CONCERNS: tuple[Concern, ...] = (
     lifecycle.CONCERN,
+    lending.CONCERN,
     room.CONCERN,
     starting.CONCERN,
     nonfinite.CONCERN,

@@ -68,7 +68,7 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase is not Phase.QUEUED
         case ev.NoPlaceFound():
             return not isinstance(run.phase_state, Queued) or run.phase_state.is_patient
-        case ev.PreemptionRequested():
+        case ev.PreemptionRequested() | ev.HostLent():
             return run.phase is Phase.QUEUED or run.phase.is_terminal
         case ev.HostUp() | ev.HostDown() | ev.HostRefused() | ev.HostPrepared() | ev.HostReported():
             return run.phase is Phase.QUEUED  # it was let go a moment ago

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.ends import Exit
 from orchestrator.core.faults import Fault
-from orchestrator.core.plan import TaskId
+from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.core.pool import Placed
 from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, GpuLoad, Leaving, Unkillable
@@ -216,6 +216,16 @@ class NoPlaceFound(Event):
     """A run that does not wait has lost its place, and no other is free."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostLent(Event):
+    """A host of the pool may take the tasks of one that the run has lost."""
+
+    lent: HostPlan
+    """With the GPUs and slots that the run gets of it, as a spare."""
+    slot: str
+    """Whose tasks it is for."""
 
 
 @dataclass(frozen=True, slots=True)

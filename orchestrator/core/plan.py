@@ -6,7 +6,7 @@ holds the name only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import total_ordering
 from typing import cast
@@ -95,6 +95,8 @@ class HostPlan:
     """How many tasks of this run it may hold."""
     tasks_max: int | None = field(default=None, compare=False)
     """How many tasks of all runs it may hold, where the spec says so: each has the lease of a slot."""
+    slots_lent: tuple[int, ...] = field(default=(), compare=False)
+    """The numbers of these that the run has, where it stands in for another host; empty: all."""
     labels: tuple[tuple[str, str], ...] = ()
     spare: bool = False
     allocation: str = ""
@@ -109,13 +111,26 @@ class HostPlan:
     def connection(self) -> HostPlan:
         """Return what it takes to connect: runs share a link where all of it is the same."""
         return replace(
-            self, data_address="", seen_address="", gpus=(), slots=1, tasks_max=None, labels=(), spare=False
+            self,
+            data_address="",
+            seen_address="",
+            gpus=(),
+            slots=1,
+            tasks_max=None,
+            slots_lent=(),
+            labels=(),
+            spare=False,
         )
+
+    @property
+    def host_slots(self) -> Sequence[int]:
+        """Return the numbers of the slots that tasks have for themselves; none where slots do not count."""
+        return self.slots_lent or range(self.tasks_max or 0)
 
     @property
     def leases(self) -> tuple[Gpu, ...]:
         """Return all that it has for tasks to have for themselves alone: its GPUs, and its slots where these count."""
-        return (*self.gpus, *(f"{SLOT}{number}" for number in range(self.tasks_max or 0)))
+        return (*self.gpus, *(f"{SLOT}{number}" for number in self.host_slots))
 
     def way_to_install(self, packages: str) -> str:
         """Return how what its Python lacks comes to it."""

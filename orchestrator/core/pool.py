@@ -28,6 +28,11 @@ def machine(host: HostPlan) -> Machine:
     return host.address or host.name, host.port
 
 
+def machine_in_words(host: HostPlan) -> str:
+    """Return the same as a word, which a person may say for the name of the host."""
+    return f"{host.address or host.name}{f':{host.port}' if host.port is not None else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a host has said of itself, or why it has said nothing. It is believed for a while."""
@@ -46,18 +51,29 @@ class Known:
 
     seen: Mapping[Machine, Seen] = field(default_factory=dict)
     drained: Mapping[str, str] = field(default_factory=dict)
-    """By the name of the host: why, as the end of a sentence that begins with its name."""
+    """By machine, in words, or by the name where nobody knew it: why, as the end of a sentence about the host."""
     numbers: Mapping[tuple[str, Gpu], int] = field(default_factory=dict)
     """The number of each GPU, by its host's address and its UUID (`conflicts.gpu_numbers`)."""
 
     def has_choice(self, plan: Plan) -> bool:
         """Return whether a place is to be chosen: others are possible, or the only one is not to be used."""
-        return plan.has_choice or (bool(plan.needs) and any(host.name in self.drained for host in plan.hosts))
+        return plan.has_choice or (bool(plan.needs) and any(map(self.why_drained, plan.hosts)))
+
+    def why_drained(self, host: HostPlan) -> str:
+        """Return why a host is drained for all runs, whatever the file calls it; empty if it is not."""
+        return self.drained.get(machine_in_words(host)) or self.drained.get(host.name, "")
 
     def of(self, host: HostPlan, now: Instant) -> Seen | None:
-        """Return what is known of a host now; None if nothing is."""
+        """Return what is known of a host now; None if nothing is. The memory of its GPUs stays what it was."""
         seen = self.seen.get(machine(host))
-        return seen if seen is not None and now < seen.until else None
+        if seen is None or now < seen.until:
+            return seen
+        return replace(seen, leases={}, why="") if seen.gpu_bytes else None
+
+    def is_fresh(self, host: HostPlan, now: Instant) -> bool:
+        """Return whether a host has been asked a short while ago."""
+        seen = self.seen.get(machine(host))
+        return seen is not None and now < seen.until
 
     def heard(self, host: HostPlan, problem: Problem, now: Instant, until: Instant) -> Known:
         """Return what is known once a host has turned a run away."""
@@ -108,7 +124,7 @@ class Held:
         found: dict[str, Occupied] = {}
         for host in plan.hosts:
             ours, tasks = self.leases.get(host.address), self.tasks.get(host.address, 0)
-            seen, why = known.of(host, now), known.drained.get(host.name) or self.out.get(machine(host), "")
+            seen, why = known.of(host, now), known.why_drained(host) or self.out.get(machine(host), "")
             if ours is None and not tasks and seen is None and not why:
                 continue
             leases = {**(seen.leases if seen else {}), **(ours or {})}

@@ -16,12 +16,14 @@ and meanwhile later runs go first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
 from orchestrator.core import conflicts
+from orchestrator.core.events import HostLent
+from orchestrator.core.hosts.lending import lacking, stand_in
 from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
@@ -95,22 +97,52 @@ class QueueTurn:
 def turns(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[QueueTurn]:
     """Return the turns of all runs that wait, in their order."""
     runs = tuple(runs)
-    waiting: list[tuple[Run, Queued]] = []
-    held: list[tuple[Ask, Instant]] = []
     known = replace(known, numbers=conflicts.gpu_numbers(runs))
-    for run in runs:
-        if isinstance(run.phase_state, Queued):
-            waiting.append((run, run.phase_state))
-        elif not run.phase.is_terminal:
-            held.append((_ask(run, known), _ends_at(run)))
-        elif hosts := unproven(run):  # something of it may live there, until that host is swept
-            needs = conflicts.needs(run.plan, run.placed, known.numbers, hosts)
-            users = dict.fromkeys(needs, "what may be left")
-            held.append((Ask(run.run_id, needs, users=users), inf))
+    waiting = [(run, run.phase_state) for run in runs if isinstance(run.phase_state, Queued)]
+    held = list(_holding(runs, known))
     waiting.sort(key=lambda entry: (-_priority(entry[1], now), entry[1].since_at, entry[0].run_id))
     asks = [_ask(run, known) for run, _ in waiting]
     chooser = _Chooser(known, unfit(runs), now) if any(ask.plan is not None for ask in asks) else None
     return reckon(asks, held, now, chooser)
+
+
+def _holding(runs: Iterable[Run], known: Known) -> Iterator[tuple[Ask, Instant]]:
+    """Yield what runs hold, and until when at the latest."""
+    for run in runs:
+        if run.phase is Phase.QUEUED:
+            continue
+        if not run.phase.is_terminal:
+            yield _ask(run, known), _ends_at(run)
+        elif hosts := unproven(run):  # something of it may live there, until that host is swept
+            needs = conflicts.needs(run.plan, run.placed, known.numbers, hosts)
+            yield Ask(run.run_id, needs, users=dict.fromkeys(needs, "what may be left")), inf
+
+
+def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[tuple[str, HostLent]]:
+    """Return which runs that lack a host are lent one, and which. They come before all that wait."""
+    runs = tuple(runs)
+    short = [(run, slot) for run in runs for slot in lacking(run, now)]
+    if not short:
+        return []
+    known = replace(known, numbers=conflicts.gpu_numbers(runs))
+    held = _held((ask for ask, _ in _holding(runs, known)), unfit(runs))
+    lent: dict[tuple[str, str], HostLent] = {}
+    for run, slot in short:
+        host = stand_in(run, slot, held, known, now)
+        if host is not None and (run.run_id, host.name) not in lent:
+            lent[run.run_id, host.name] = HostLent(now, host, slot)
+            held.add(
+                {(host.address, lease): f"a spare of {run.run_id}" for lease in host.leases}, [host.address]
+            )
+    return [(run_id, event) for (run_id, _), event in lent.items()]
+
+
+def _held(busy: Iterable[Ask], out: Mapping[Machine, str]) -> Held:
+    held = Held()
+    held.out = {**out}
+    for ask in busy:
+        held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+    return held
 
 
 RESERVED_MAX = 20
@@ -166,11 +198,7 @@ class _Chooser:
         return sentence(in_vain(ask.plan, held, self._known, self._now).items())
 
     def _held(self, busy: Iterable[Ask]) -> Held:
-        held = Held()
-        held.out = {**self._out}
-        for ask in busy:
-            held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
-        return held
+        return _held(busy, self._out)
 
     def _find(self, plan: Plan, busy: Iterable[Ask]) -> Placed | tuple[NoPlacement, ...]:
         return find(plan, self._held(busy), self._known, self._now)

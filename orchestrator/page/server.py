@@ -57,6 +57,7 @@ FILES = {
     "logview.js": "text/javascript",
     "plan.js": "text/javascript",
     "compare.js": "text/javascript",
+    "pool.js": "text/javascript",
     "app.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
@@ -123,6 +124,10 @@ class Page:
     async def runs(self, request: Request) -> Response:
         """Return all runs."""
         return JSONResponse({**await _thread(self._source.runs), "actions": self._actions})
+
+    async def pool(self, _request: Request) -> Response:
+        """Return all hosts, and who has what there."""
+        return JSONResponse(await _thread(self._source.pool))
 
     async def document(self, request: Request) -> Response:
         """Return one document of one run."""
@@ -197,6 +202,7 @@ def application(
         Route("/static/{name}", page.file),
         Route("/download/{ticket}", page.download),
         Route("/v1/runs", page.runs),
+        Route("/v1/pool", page.pool),
         Route("/v1/stream", page.stream),
         Route(METRICS, page.metrics),
         Route("/v1/runs/{run}/{what}", page.document),

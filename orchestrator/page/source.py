@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -14,7 +15,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from orchestrator.client import comparing, recorded
+from orchestrator.client import comparing, hosts, recorded
+from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_run
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import Plan
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 EVENTS_MAX = 1000
 
 _LIST_EVERY_S = 5.0
+_POOL_EVERY_S = 4.0
 _IN_LIST = (
     *("run_id", "name", "phase", "reason", "reason_rest", "reason_begins_with", "restarts", "global_step"),
     *("steps_total", "started_at", "ended_at", "metrics", "nonfinite"),
@@ -61,6 +64,9 @@ class Source:
         self._archived: dict[str, dict[str, Any]] = {}
         self._marked: dict[str, tuple[int, dict[str, Any]]] = {}
         """By run: when its marks were written, and what they are."""
+        self._pool_lock = threading.Lock()
+        self._pool: tuple[float, dict[str, Any]] = (-_POOL_EVERY_S, {})
+        """When the hosts were asked last, and what they said."""
         self._old_ids: list[str] = []
         self._listed_at = -_LIST_EVERY_S
         self._away_since: float | None = None
@@ -84,6 +90,23 @@ class Source:
             self._away_since = self._away_since or known_at
         runs = [{**run, **self.marks(run["run_id"])} for run in document["runs"]]
         return {**document, "runs": runs, "away_since": self._away_since, "now": now}
+
+    def pool(self) -> dict[str, Any]:
+        """Return the document of `orch hosts` for the hosts of the active runs, and all run ids. Hosts are asked.
+
+        However many browsers look, the hosts are asked once in a few seconds.
+        """
+        with self._pool_lock:
+            if time.monotonic() - self._pool[0] > _POOL_EVERY_S:
+                environment = Environment()
+                environment.paths = self.paths
+                try:
+                    asked = hosts.document(environment, None)
+                except UsageError:  # no run is active
+                    asked = {"schema": hosts.SCHEMA, "hosts": []}
+                runs = [run["run_id"] for run in self.runs()["runs"]]
+                self._pool = time.monotonic(), {**asked, "runs": runs}
+            return self._pool[1]
 
     def archived(self, *, read_s: float = 0.3) -> dict[str, dict[str, Any]]:
         """Return the runs that have left the journal as a list shows them, by id.

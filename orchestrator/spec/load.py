@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.core.errors import SpecError
+from orchestrator.spec import own_inventory
 from orchestrator.spec.checks import SAID
 from orchestrator.spec.diagnostics import SHOWN_MAX, Diagnostic, Loc, did_you_mean, render, shown, where
 from orchestrator.spec.document import Node, parse
@@ -192,14 +193,28 @@ _PATHS = ("identity_file", "known_hosts", "requirements")
 
 
 def _take_inventory(root: Node, base_dir: Path) -> list[Diagnostic]:
-    """Put the hosts of the file that `inventory` names into the document. Return what is wrong with that file."""
-    named = root.child("inventory")
-    if named is None or not isinstance(named.value, str) or not named.value:
+    """Put the hosts of the inventory into the document, and its path. Return what is wrong with that file.
+
+    It is that of `--inventory`, or the one that the document names, or the user's own where it names no hosts at all.
+    """
+    if not isinstance(root.value, dict):
         return []
-    if root.child("hosts") is not None:
-        return list(_diagnostic(root, ("inventory",), "`hosts` are in this file too; leave out either"))
-    file = absolute(named.value, base_dir)
+    named, chosen = root.child("inventory"), own_inventory.chosen.get()
+    if chosen:
+        for key in ("hosts", "inventory"):
+            root.value.pop(key, None)
+        file = chosen
+    elif named is not None:
+        if not isinstance(named.value, str) or not named.value:
+            return []
+        if root.child("hosts") is not None:
+            return list(_diagnostic(root, ("inventory",), "`hosts` are in this file too; leave out either"))
+        file = absolute(named.value, base_dir)
+    elif root.value.keys() & {"hosts", "slurm", "kubernetes"} or not (file := own_inventory.own()):
+        return []
     text, problem = _read(file)
+    if text is None and (chosen or named is None):
+        return [replace(each, file=file) for each in problem]
     if text is None:
         return list(_diagnostic(root, ("inventory",), f"{file} {problem[0].sentence}"))
     listed, _, diagnostics = _validated(Inventory, parse(text))
@@ -212,6 +227,7 @@ def _take_inventory(root: Node, base_dir: Path) -> list[Diagnostic]:
             for holder in node.value if key == "hosts" else [node]:
                 for path in filter(None, map(holder.child, _PATHS)):
                     path.value = absolute(path.value, Path(file).parent)
+    root.value["inventory"] = Node(*root.place(("inventory",)), file)
     return []
 
 

@@ -67,7 +67,7 @@ def _machines_somewhere(parts: Parts) -> Diagnostics:
     elif len(counted_by) > 1:
         yield counted_by[1], "stands in place of hosts, as slurm.nodes does; leave one of the two out"
     elif not counted_by and slurm is None and pods is None:
-        yield ("hosts",), "is missing: the machines"
+        yield ("hosts",), "is missing: the machines; or `inventory`, a file of them"
     elif not counted_by and slurm is not None and slurm.good("nodes"):
         yield ("slurm", "nodes"), "is missing: how many nodes hold tasks, since there are no hosts"
     elif not counted_by and slurm is None and pods is not None and pods.good("pods"):

@@ -346,6 +346,58 @@ def test_hosts_with_their_gpus_stand_below_the_runs(looked: Looked) -> None:
 # ---------------------------------------------------------------- what a person asks for
 
 
+def test_the_pool_is_a_grid_of_gpus_and_slots_with_who_holds_them_and_follows_them(looked: Looked) -> None:
+    lease = {"run": RUN, "user": "ann", "head": "h1", "since": BEGIN}
+    gpu = {"index": 0, "name": "A100", "memory_total_bytes": 40 << 30, "memory_used_bytes": 1 << 30}
+    gpu |= {"utilization_percent": 87.0, "processes": [], "held_by": lease}
+    process = {"run": None, "user": "bob", "pid": 4711}
+    gpus = [
+        gpu,
+        {**gpu, "index": 1, "held_by": None},
+        {**gpu, "index": 2, "held_by": None, "processes": [process]},
+    ]
+    common = {
+        "state": None,
+        "reason": None,
+        "spare": False,
+        "labels": {},
+        "gpus": [],
+        "slots": [],
+        "runs": [],
+    }
+    slots = [{"slot": 0, "held_by": {**lease, "run": "z-1"}}, {"slot": 1, "held_by": None}]
+    hosts: list[dict[str, Any]] = [
+        {**common, "host": "gpu-a", "reachable": True, "gpus": gpus, "labels": {"room": "2"}},
+        {
+            **common,
+            "host": "cpu-a",
+            "reachable": True,
+            "slots": slots,
+            "state": "drained",
+            "reason": "by the user",
+        },
+        {**common, "host": "gone", "reachable": False, "problem": "no route <b>to</b> host"},
+    ]
+    answer = {"hosts": hosts, "runs": [RUN]}
+    looked.page.route("**/v1/pool", lambda route: route.fulfill(json=answer))
+    page = looked.open("/")
+    page.get_by_role("link", name="hosts", exact=True).click()
+    card = page.get_by_role("region", name="gpu-a")
+    card.wait_for()
+    assert [text.split("A100")[0] for text in card.get_by_role("listitem").all_inner_texts()] == [
+        f"GPU 0\n{RUN}\n", "GPU 1\nfree\n", "GPU 2\nbob, pid 4711\n"
+    ]  # fmt: skip
+    assert "1.0 GiB of 40 GiB · 87% · user ann, h1, since" in card.inner_text()
+    assert card.get_by_role("link").get_attribute("href") == f"#/r/{RUN}"
+    assert "drained: by the user" in page.get_by_role("region", name="cpu-a").inner_text()
+    assert "unreachable: no route <b>to</b> host" in page.get_by_role("region", name="gone").inner_text()
+    page.get_by_text("1 of 5 GPUs and slots are free, on 3 hosts.").wait_for()
+    gpus[0] = {**gpu, "held_by": None}
+    page.get_by_text("2 of 5 GPUs and slots are free, on 3 hosts.").wait_for()
+    answer["hosts"] = []
+    page.get_by_text("No run is active, so no hosts are known.").wait_for()
+
+
 @pytest.mark.lab
 @pytest.mark.long
 def test_a_host_is_drained_and_let_in_again_by_buttons(cluster: Cluster, browser: Any) -> None:

@@ -111,3 +111,35 @@ def test_a_host_is_drained_and_let_in_again(cluster: Cluster) -> None:
     assert "it can take tasks" in cluster.ok("undrain", "host-1")
     assert states(cluster.run())["host-1"] == "spare"
     assert cluster.orch("drain", "host-9").returncode == 2
+
+
+def test_a_drained_host_and_then_a_lost_one_are_replaced_by_free_hosts_of_the_pool(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    """No host is a spare: what others do not use stands in, and what a run has left is free for the next one."""
+    hosts = [{**host, "slots": 1} for host in cluster.hosts(3)]
+    types = {"worker": {"replicas": 2}}
+    cluster.ok("up", cluster.spec("--lockstep", hosts=hosts, types=types, timing=QUICK))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    assert places(before) == {"worker:0": "host-0", "worker:1": "host-1"}
+    cluster.ok("drain", "host-1")
+    moved = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
+    assert places(moved) == {"worker:0": "host-0", "worker:1": "host-2"}
+    assert states(moved)["host-1"] == "drained"
+    refused = cluster.orch("drain", "host-0")
+    assert refused.returncode == 6, "there is no fourth host"
+    cluster.ok("undrain", "host-1")
+    again = cluster.wait(lambda run: run["checkpoint"]["global_step"] > moved["checkpoint"]["global_step"])
+    assert places(again) == places(moved), "nobody moves back"
+    fault_times.inject(again["generation"])
+    host = victim(0)
+    host.cut()
+    after = fault_times.wait_again(cluster)
+    assert places(after) == {"worker:0": "host-1", "worker:1": "host-2"}
+    assert states(after)["host-0"] == "lost"
+    host.heal()
+    cluster.wait(lambda run: "lost" not in states(run).values(), timeout=30)
+    saves = {"dir": str(cluster.directory / "u")}
+    one = cluster.spec(name="u", hosts=hosts, types={"worker": {"replicas": 1}}, checkpoint=saves)
+    cluster.ok("up", one)
+    assert [task["host"] for task in (cluster.shown("u") or {})["tasks"]] == ["host-0"]

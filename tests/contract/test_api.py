@@ -30,7 +30,7 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.events import HostUp
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import Ask, Plan
 from orchestrator.head.api.client import Client
 from orchestrator.head.coordinator import server as api_server
 from orchestrator.head.coordinator.coordinator import Coordinator
@@ -651,3 +651,25 @@ def test_the_owner_is_the_journals_and_lost_with_it(rig: Rig) -> None:
     rig.start_coordinator()
     assert owner()["id"] != first["id"]
     assert owner()["head"] == first["head"]
+
+
+def test_a_drain_is_of_the_machine_whatever_each_file_calls_it(rig: Rig) -> None:
+    needs = (Ask("worker", 1),)
+    machines = {"x": "b", "b": "a"}
+    rig.hosts.agents["x"] = rig.hosts.agents["b"]
+    others = tuple(replace(rig.hosts.plans[theirs], name=mine) for mine, theirs in machines.items())
+    (task, _) = make_plan(["a", "b"], checkpoint=False).tasks
+    rig.submit(needs=(Ask("worker", 1, on=("b",)),), tasks=(replace(task, host="b"),))
+    plan = rig.plan(needs=needs) | {"name": "u", "hosts": [json.loads(json.dumps(asdict(o))) for o in others]}
+    plan |= {"tasks": [json.loads(json.dumps(asdict(replace(task, host="x"))))]}
+    rig.client.post("/v1/hosts/a/drain", {})
+    against = rig.client.post("/v1/place", {"plan": plan, "look": False})["against"]
+    assert "is drained by the user" in against["b"], "its address is a's"
+    rig.stop_coordinator()
+    rig.start_coordinator()
+    assert "is drained" in rig.client.post("/v1/place", {"plan": plan, "look": False})["against"]["b"]
+    rig.client.post("/v1/runs", {"plan": plan, "secrets": {}, "from_scratch": False})
+    status, refused = rig.raw("POST", "/v1/hosts/b/drain", b"{}")
+    assert (status, refused["error"]["message"]) == (400, "b is the name of 2 machines: a, b")
+    rig.client.post("/v1/hosts/a/undrain", {})
+    assert rig.client.post("/v1/place", {"plan": plan, "look": False})["against"] == {}

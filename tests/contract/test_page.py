@@ -98,7 +98,7 @@ def acting(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.fault(52)
 @pytest.mark.parametrize(
-    "path", ["/", "/static/app.js", "/v1/runs", "/v1/stream", "/login", "/login?token=", "/x"]
+    "path", ["/", "/static/app.js", "/v1/runs", "/v1/pool", "/v1/stream", "/login", "/login?token=", "/x"]
 )
 def test_who_has_no_token_is_told_401(served: Served, path: str) -> None:
     served.keys.new_token()
@@ -212,6 +212,11 @@ def test_every_answer_has_the_headers(served: Served) -> None:
         assert "unsafe" not in policy
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_the_pool_of_no_active_run_is_empty(served: Served) -> None:
+    answer = served.ask("/v1/pool", **served.log_in())
+    assert (answer.status, answer.json["hosts"]) == (200, [])
 
 
 def test_a_run_is_found_by_its_id_alone(served: Served) -> None:

@@ -233,6 +233,7 @@ class Head:
             checks.changed(before, after)
         if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
             self.executor.open(after, [host.name for host in after.hosts])
+        self.executor.reopen(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
             self.secrets.remove(after.run_id)
 

@@ -14,6 +14,7 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import is_interactive
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, JournalError, OrchestratorError, Refused
 from orchestrator.core.words import counted, listed
@@ -245,6 +246,7 @@ class _Fixes:
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
+@inventory_option
 @click.option(
     "--fix", is_flag=True, help="Fix what is safe to fix; ask before trusting keys or removing orphans."
 )

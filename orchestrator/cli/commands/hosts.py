@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import fold, printable
@@ -30,6 +31,7 @@ Host = Mapping[str, Any]
     ],
 )
 @click.argument("file", type=click.Path(), metavar="[FILE]", required=False)
+@inventory_option
 @click.option("--free", is_flag=True, help="Show only hosts on which a GPU and a slot are free.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import CoordinatorUnreachable, UsageError
@@ -24,6 +25,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     tasks = document["tasks"]
     lines = [
         f"{paint(document['name'], 'bold')}  {document['strategy']}, {counted(len(tasks), 'task')}",
+        *([f"  inventory: {document['inventory']}"] if document["inventory"] else []),
         f"  workdir: {document['workdir']}",
         f"  checkpoints: {document['checkpoint_dir'] or 'none; a restart begins at step 0'}",
         f"  {sentence(document['fault_costs'])}",
@@ -57,6 +59,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
 
 def show(file: str, session: Session, *, as_json: bool, now: bool = False) -> int:
     """Load the file and print its plan, for `orch plan` and `orch up --dry-run`."""
+    from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
@@ -73,6 +76,7 @@ def show(file: str, session: Session, *, as_json: bool, now: bool = False) -> in
             if now:
                 raise
     plan_document = {**document(plan), "proxy_commands": _proxy_commands(plan, session)}
+    plan_document["inventory"] = load_spec(file).inventory
     plan_document["placement"] = placement and {key: placement[key] for key in ("fits", "why", "against")}
     if as_json:
         session.put_json(plan_document)
@@ -110,6 +114,7 @@ def _proxy_commands(plan: Plan, session: Session) -> dict[str, list[str]]:
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
+@inventory_option
 @click.option(
     "--now", is_flag=True, help="Ask the hosts what others hold there, and place the tasks on what is free."
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError
 
@@ -21,6 +22,7 @@ from orchestrator.core.errors import SpecError
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
+@inventory_option
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, file: str, as_json: bool) -> None:

@@ -13,6 +13,7 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import confirm, is_interactive
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
@@ -226,6 +227,7 @@ def _state(key: ScannedKey) -> str:
     ],
 )
 @click.argument("targets", nargs=-1, required=True, metavar="HOST...|FILE")
+@inventory_option
 @click.option("--yes", is_flag=True, help="Trust new keys without asking. Changed keys are still refused.")
 @click.option("--replace", is_flag=True, help="Accept changed keys too, in orch's own known_hosts.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")

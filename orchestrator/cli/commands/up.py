@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
@@ -276,6 +277,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
+@inventory_option
 @click.option("--wait", is_flag=True, help="Wait until the run ends; the exit code is its outcome.")
 @click.option("--follow", is_flag=True, help="Like --wait, and show progress and logs. Ctrl-C detaches.")
 @click.option(

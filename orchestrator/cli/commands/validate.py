@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.help import Command
+from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError
 
@@ -88,6 +89,7 @@ def _line(file: str, plan: Plan, finding: Finding) -> str:
     ],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@inventory_option
 @click.option("--hosts", is_flag=True, help="Connect to the hosts, and check that they can train this.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj

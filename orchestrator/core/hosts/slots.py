@@ -36,6 +36,8 @@ class Assignment:
     """Hosts without which it cannot begin."""
     against_advice: tuple[str, ...] = ()
     """Quarantined hosts that hold a slot, since nobody else can."""
+    unfilled: tuple[str, ...] = ()
+    """Slots that no host of the run can take: they are left out, or a host is waited for."""
 
 
 def assignee(run: Run, slot: str) -> str | None:
@@ -65,7 +67,7 @@ def next_assignment(run: Run) -> Assignment:
         if not is_ready(run, host):
             waits_for.append(host.name)
     _fill(run, vacant, chosen)
-    unfilled = [slot for slot in vacant if slot not in chosen]
+    short = unfilled = [slot for slot in vacant if slot not in chosen]
     forced: list[str] = []
     if not _may_leave_out(run, unfilled):
         forced = _fill_against_advice(run, unfilled, chosen)
@@ -75,7 +77,7 @@ def next_assignment(run: Run) -> Assignment:
     else:
         waits_for += [assignee(run, slot) or slot for slot in unfilled]
     replacements = {slot: name for slot, name in chosen.items() if name != slot}
-    return Assignment(replacements, tuple(waits_for), tuple(forced))
+    return Assignment(replacements, tuple(waits_for), tuple(forced), tuple(short))
 
 
 def chosen_hosts(run: Run, assignment: Assignment) -> list[Host]:
@@ -103,7 +105,13 @@ def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> Non
 
 def is_free(run: Run, host: Host) -> bool:
     """Return whether a host that holds no slot could be given one."""
-    return host.state is HostState.OPEN and is_ready(run, host) and unfit(run, host) is None
+    is_open = host.state is HostState.OPEN and is_ready(run, host)
+    return is_open and unfit(run, host) is None and is_reserved(run, host.name)
+
+
+def is_reserved(run: Run, name: str) -> bool:
+    """Return whether a host is the run's own to use: it has a slot, or is a spare. Others are the pool's."""
+    return run.plan.host(name).spare or any(task.host == name for task in run.plan.tasks)
 
 
 def _has_standby(run: Run, slot: str, name: str) -> bool:

@@ -217,7 +217,8 @@ def against(host: HostPlan, asks: Iterable[Ask], occupied: Occupied) -> str:
 def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
     """Return the plan's tasks with their present hosts, in the order of their ids.
 
-    A stand-in takes all the tasks of the host that it replaces, with the GPUs at the same places of its own list.
+    A stand-in takes all the tasks of the host that it replaces. The first of its GPUs is that task's which has the
+    first GPU there that any task has, and so on.
     Where nobody does, the rest of their type is numbered anew from 0: TensorFlow knows no gaps.
     """
     numbered = dict.fromkeys(TASK_TYPES, 0)
@@ -226,11 +227,11 @@ def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPl
         name = replacements.get(task.host, task.host)
         if name is None:
             continue
-        own, used = plan.host(task.host).gpus, plan.host(name).gpus
-        gpus = task.gpus if name == task.host else tuple(used[own.index(gpu)] for gpu in task.gpus)
-        slot = task.host_slot
-        if name != task.host:  # a spare has all of its slots leased
-            slot = task.slot if plan.host(name).tasks_max is not None else None
+        gpus, slot = task.gpus, task.host_slot
+        if name != task.host:
+            there, own = plan.host(name), used_gpus(plan, task.host)
+            gpus = tuple(there.gpus[own.index(gpu)] for gpu in task.gpus)
+            slot = there.host_slots[task.slot] if there.host_slots else None
         tasks.append(TaskPlan(TaskId(task.id.type, numbered[task.id.type]), name, gpus, task.slot, slot))
         numbered[task.id.type] += 1
     return tuple(tasks)
@@ -239,9 +240,14 @@ def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPl
 def has_room(plan: Plan, capacity: str, host: str) -> bool:
     """Return whether a host could take all the tasks that the plan gives to another."""
     tasks, other = [task for task in plan.tasks if task.host == capacity], plan.host(host)
-    own = plan.host(capacity).gpus
-    gpus = max((own.index(gpu) + 1 for task in tasks for gpu in task.gpus), default=0)
-    return capacity == host or (other.slots >= len(tasks) and len(other.gpus) >= gpus)
+    is_large = other.slots >= len(tasks) and len(other.gpus) >= len(used_gpus(plan, capacity))
+    return capacity == host or is_large
+
+
+def used_gpus(plan: Plan, host: str) -> list[Gpu]:
+    """Return the GPUs of a host that its tasks of this plan have, in the order of its list."""
+    used = {gpu for task in plan.tasks if task.host == host for gpu in task.gpus}
+    return [gpu for gpu in plan.host(host).gpus if gpu in used]
 
 
 def _free_slots(host: HostPlan, occupied: Occupied) -> list[int]:

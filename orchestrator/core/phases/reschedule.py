@@ -31,6 +31,9 @@ def _at_step(turn: Turn) -> None:
     may_train_on = planned is not None and planned.wanted_at is None and not planned.is_asked
     if may_stop_at_next_step(turn.run) and slots.waits_for_checkpoint(turn.run) and not may_train_on:
         turn.tell(MayStop("its next step is handed over"))
+    drained = [host for host in turn.run.assignees if host.state is HostState.DRAINED]
+    if any(host.moves_now for host in drained):  # a host that was lent for its tasks may be ready by now
+        _move(turn, "the user wants it now")
 
 
 def _may_stop(turn: Turn, moment: MayStop) -> None:
@@ -90,6 +93,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         turn.note(NoteKind.DRAINED, f"{host.name} is drained: it gets no new tasks{when}")
         verify_soon(turn)
     if event.now and holds and turn.run.phase in _HAS_TASKS:
+        turn.set_host(turn.run.host(host.name), moves_now=True)
         _move(turn, "the user wants it now")
 
 
@@ -126,7 +130,7 @@ def _undrain(turn: Turn, event: UndrainRequested) -> None:
     elif host.state not in (HostState.OPEN, HostState.LOST, HostState.LEAVING):
         was = host.state.value
         state = HostState.OPEN if host.leave_at is None else HostState.LEAVING
-        turn.set_host(host, state=state, state_why=host.leave_why, faults=0)
+        turn.set_host(host, state=state, state_why=host.leave_why, faults=0, moves_now=False)
         turn.note(NoteKind.UNDRAINED, f"{host.name}, which was {was}, may get tasks again")
 
 

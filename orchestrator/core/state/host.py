@@ -130,6 +130,8 @@ class Host:
     """When the user said that it is gone for good, for people. It owes no proof; empty once it is heard after all."""
     faults: int = 0
     """Generations in a row that this host ended, by its own fault and without progress."""
+    moves_now: bool = False
+    """Whether the user who drains it does not want to wait for a checkpoint."""
     leave_at: Deadline | None = None
     """When its tasks are asked to end, at the latest, since it will be taken away; None of a host that stays."""
     leave_why: str = ""

@@ -13,8 +13,8 @@ import shutil
 import socket
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,10 +33,11 @@ from orchestrator.core.events import (
     LimitReached,
     NoticeFailed,
 )
+from orchestrator.core.hosts.lending import lacking
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import LEASING, HostPlan, Plan, TaskId
 from orchestrator.core.pool import Known, Placed
-from orchestrator.core.queue import QueueTurn, turn_of
+from orchestrator.core.queue import QueueTurn, stand_ins, turn_of
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
@@ -316,11 +317,13 @@ class Coordinator:
         Refused if another active run has that name or holds a GPU that this one wants, or if an active run should
         start from scratch. `code` is the digest of its snapshot; empty: that is taken when a host is prepared.
         """
-        known = self.loop.known
-        if plan.queue is None and known.has_choice(plan):
-            turn, _ = self.loop.call(lambda: self._turn(plan))
-            if not turn.has_come:  # what was known of the hosts may be over
-                self.look_around(plan.hosts)
+        known, now = self.loop.known, time.monotonic()
+        asks_memory = any(ask.gpu_bytes is not None for ask in plan.needs)
+        if known.has_choice(plan) and (plan.queue is None or asks_memory):
+            asked = [host for host in plan.hosts if not known.is_fresh(host, now)]
+            if not asked and not self.loop.call(lambda: self._turn(plan))[0].has_come:
+                asked = list(plan.hosts)  # what was known of them may be over
+            self.look_around(asked)
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients, code))  # type: ignore[no-any-return]
 
     def _submit(
@@ -420,6 +423,8 @@ class Coordinator:
     def look_around(self, hosts: Sequence[HostPlan]) -> None:
         """Ask hosts what others hold there. It blocks."""
         asked = [host for host in hosts if host.transport in LEASING and host.transport in self._transports]
+        if not asked:
+            return
         until = time.monotonic() + LOOK_S + BELIEVED_S
         seen = look(Asker(self._transports, bundle.load), asked, self._is_known, until)
 
@@ -476,51 +481,95 @@ class Coordinator:
         """
 
         def event(run: Run) -> DrainRequested:
-            return host_requests.drain(run, host, at=time.monotonic(), now=now, why=why)
+            may_stand_in = self._may_stand_in(())
+            return host_requests.drain(
+                run, host, at=time.monotonic(), now=now, why=why, may_stand_in=may_stand_in
+            )
 
         return self._decide_of_host(name, event)
 
-    def drain_for_all(self, host: str, *, now: bool) -> list[Run]:
+    def drain_for_all(self, host: str, *, now: bool) -> list[tuple[Run, str]]:
         """Empty a host of all runs, and place none there until it is let in again. Return the runs that had it.
 
-        Refused, and nothing is changed, if one of them needs the host.
+        `host` is a name or an address; each run may call the machine otherwise. Refused, and nothing is changed, if a
+        run needs it.
         """
 
-        def command() -> list[Run]:
-            runs = self._active_on(host)
-            at = time.monotonic()
-            events = [host_requests.drain(run, host, at=at, now=now, why="") for run in runs]
+        def command() -> list[tuple[Run, str]]:
+            words = self._machines(host)
+            runs = self._on_machines(words, lambda run: not run.phase.is_terminal)
+            at, may_stand_in = time.monotonic(), self._may_stand_in(words)
+            events = [
+                host_requests.drain(run, name, at=at, now=now, why="", may_stand_in=may_stand_in)
+                for run, name in runs
+            ]
             since = f"{now_utc()[:16].replace('T', ' ')} UTC"
-            self._keep_drained({**self.loop.known.drained, host: f"is drained by the user, since {since}"})
-            for run, event in zip(runs, events, strict=True):
+            why = f"is drained by the user, since {since}"
+            self._keep_drained({**self.loop.known.drained, **dict.fromkeys(words, why)})
+            for (run, _), event in zip(runs, events, strict=True):
                 self.loop.decide(run.run_id, event)
-            return [self.loop.runs[run.run_id] for run in runs]
+            return [(self.loop.runs[run.run_id], name) for run, name in runs]
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
-    def undrain_for_all(self, host: str) -> list[Run]:
+    def undrain_for_all(self, host: str) -> list[tuple[Run, str]]:
         """Let a host in again for all runs, and place runs there. Return those that have it."""
 
-        def command() -> list[Run]:
+        def command() -> list[tuple[Run, str]]:
+            words = {*self._machines(host), host}
             drained = self.loop.known.drained
-            self._keep_drained({name: why for name, why in drained.items() if name != host})
-            return [run for run in self.loop.runs.values() if any(host == each.name for each in run.hosts)]
+            self._keep_drained({word: why for word, why in drained.items() if word not in words})
+            return [
+                (run, name)
+                for run, name in self._on_machines(words, lambda _run: True)
+                if not run.phase.is_terminal or run.host(name).gone
+            ]
 
-        having: list[Run] = self.loop.call(command)
-        wanted = [run for run in having if not run.phase.is_terminal or run.host(host).gone]
-        return [self.undrain(run.run_id, host) for run in wanted]
+        having: list[tuple[Run, str]] = self.loop.call(command)
+        return [(self.undrain(run.run_id, name), name) for run, name in having]
 
-    def _active_on(self, host: str) -> list[Run]:
-        """Return the runs that have processes on a host, or prepare it. Raises UsageError for a host of no run."""
-        listed_hosts = {each.name for run in self.loop.runs.values() for each in run.plan.hosts}
-        if listed_hosts and host not in listed_hosts:
-            known = ", ".join(sorted(listed_hosts)[:8])
+    def _may_stand_in(self, words: Collection[str]) -> Callable[[Run], bool]:
+        """Return a question about runs that lack a host from now on: are others free for these, one after the other?"""
+        known = self.loop.known
+        known = replace(known, drained={**known.drained, **dict.fromkeys(words, "is drained")})
+        changed: dict[str, Run] = {}
+
+        def may_stand_in(run: Run) -> bool:
+            changed[run.run_id] = run
+            now = time.monotonic()
+            runs = [changed.get(run_id, other) for run_id, other in self.loop.runs.items()]
+            found = Counter(run_id for run_id, _ in stand_ins(runs, now, known))
+            short = {run_id: len(lacking(other, now)) for run_id, other in changed.items()}
+            return all(0 < count == found[run_id] for run_id, count in short.items())
+
+        return may_stand_in
+
+    def _machines(self, host: str) -> list[str]:
+        """Return the machine that people call so, as a word; the word itself where nobody has told of any machine.
+
+        Raises UsageError for a host of no run, and where two machines have the name.
+        """
+        told = [each for run in self.loop.runs.values() for each in run.submitted.hosts]
+        drained = self.loop.known.drained
+        words = {pool.machine_in_words(each) for each in told if host in (each.name, each.address)}
+        if told and not words and host not in drained:
+            known = ", ".join(sorted({each.name for each in told})[:8])
             raise UsageError(f"no run of this head node has a host {host!r}", hint=f"known: {known}")
+        if len(words) > 1:
+            raise UsageError(
+                f"{host} is the name of {len(words)} machines: {', '.join(sorted(words))}",
+                hint="say its address, or name a run too: `orch drain RUN HOST`",
+            )
+        return sorted(words) or [host]
+
+    def _on_machines(self, words: Collection[str], wanted: Callable[[Run], bool]) -> list[tuple[Run, str]]:
+        """Return the runs that have or had processes on a machine, or prepare it, each with its name for that."""
         return [
-            run
+            (run, host.name)
             for run in self.loop.runs.values()
-            if not run.phase.is_terminal and any(host == each.name for each in run.hosts)
-            if run.phase is not Phase.QUEUED
+            if wanted(run) and run.phase is not Phase.QUEUED
+            for host in run.hosts
+            if pool.machine_in_words(run.plan.host(host.name)) in words or host.name in words
         ]
 
     def _drained(self) -> dict[str, str]:
@@ -736,6 +785,7 @@ class Coordinator:
         self._effects.changed(before, after)
         if before.phase is Phase.QUEUED and after.phase is Phase.PENDING:
             self._open(after)
+        self._executor.reopen(before, after)
         if before.plan is not after.plan:
             self._effects.post(_COPY, after.run_id, partial(self._keep_plan, after.run_id))
         self._executor.changed(before, after)

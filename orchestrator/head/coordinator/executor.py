@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from orchestrator.core import conflicts
 from orchestrator.core.actions import (
     Action,
     CloseHost,
@@ -152,6 +153,14 @@ class Executor:
             self._opened[run.run_id] = _Opened(run.epoch, tasks, hosts)
             self._pool.attach(run, names)
         self._logs.expect_all(run)
+
+    def reopen(self, before: Run, after: Run) -> None:
+        """Connect the hosts of which a run has other GPUs and slots than before, and tell them so."""
+        if before.plan is after.plan or after.has_no_process or after.phase.is_terminal:
+            return
+        old = {host.name: conflicts.leased_gpus(before, host.name) for host in before.hosts}
+        names = [host.name for host in after.hosts]
+        self.open(after, [name for name in names if old.get(name) != conflicts.leased_gpus(after, name)])
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """Return the link to a host of the run, if there is one."""
@@ -297,7 +306,7 @@ class Executor:
         """Send the run's record after a drain, after its end, and to a reconnected host that may lack the newest."""
         if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
             return
-        pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]
+        pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=False) if was is not now]
         has_new_state = any(was.state is not now.state for was, now in pairs)
         if has_new_state:
             behind = [host.name for host in after.hosts if not host.untouched]

@@ -46,11 +46,12 @@ from orchestrator.core.events import (
     Submitted,
     Ticked,
 )
+from orchestrator.core.hosts.lending import is_lent
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.pool import Known
 from orchestrator.core.queue import rank as queue_rank
-from orchestrator.core.queue import turns, ways
+from orchestrator.core.queue import stand_ins, turns, ways
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase, Queued
@@ -161,6 +162,8 @@ class Loop:
         """What hosts have said of what others hold there."""
         self._reckoned: tuple[float, list[object]] = (0.0, [])
         """When it was last reckoned who of them begins, and of which states."""
+        self._lent_at = 0.0
+        """When it was last reckoned which runs lack a host."""
 
     # -- posted from other threads -------------------------------------------------------------------------
 
@@ -264,8 +267,16 @@ class Loop:
             asked.answer()
         if posted or not is_over:
             self._tick()
+            self._lend()
             self._begin_waiting()
         return not is_over
+
+    def _lend(self) -> None:
+        """Let free hosts of the pool stand in for those that runs have lost."""
+        if self._at - self._lent_at >= RECKON_S and self._backlog.retry_at is None:
+            self._lent_at = self._at
+            for run_id, event in stand_ins(self.runs.values(), self._at, self.known):
+                self._try([(run_id, event)])
 
     def _begin_waiting(self) -> None:
         """Begin the queued runs whose turn has come. In the deciding thread, nothing changes in between."""
@@ -378,11 +389,11 @@ class Loop:
     def _carry_out(self, decided: _Decided) -> None:
         before, event, (after, actions, _), entry = decided
         self.runs = {**self.runs, after.run_id: after}
-        if isinstance(event, HostRefused) and not before.has_begun:
+        if isinstance(event, HostRefused) and (not before.has_begun or is_lent(before, event.host)):
             # It is asked again after a while, and two that want the same not at the same time
             differs = crc32(f"{after.run_id}/{event.at}".encode()) / 2**32
             until = self._at + BELIEVED_S * (0.75 + 0.5 * differs)
-            self.known = self.known.heard(before.plan.host(event.host), event.problem, self._at, until)
+            self.known = self.known.heard(before.submitted.host(event.host), event.problem, self._at, until)
         if after.phase is Phase.QUEUED:
             self._waits |= {after.run_id}
         elif after.run_id in self._waits:

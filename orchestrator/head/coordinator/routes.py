@@ -131,14 +131,14 @@ class _Api:
     def host(self, of: Parameters, body: Body) -> Answer:
         """Drain a host for all runs, or let it in again."""
         host, verb = of["host"], of["verb"]
-        if not re.fullmatch(NAME_PATTERN, host) or verb not in ("drain", "undrain"):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", host) or verb not in ("drain", "undrain"):
             raise UsageError(f"{verb} of {host!r}: there is no such command, or that is no name of a host")
         if verb == "drain":
             runs = self._coordinator.drain_for_all(host, now=bool(body.get("now")))
         else:
             runs = self._coordinator.undrain_for_all(host)
         state = "drained" if verb == "drain" else "open"
-        shown = [_host_state(run, host) for run in runs]
+        shown = [_host_state(run, name) for run, name in runs]
         of_one = shown[0] if len(shown) == 1 else {}  # as before a drain was for all runs
         return _accepted({**of_one, "schema": 1, "host": host, "state": state, "runs": shown})
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from orchestrator.core.errors import Refused, UsageError
 from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.hosts import slots
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.state.host import Link
+from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.run import Run
 
 
-def drain(run: Run, host: str, *, at: float, now: bool, why: str) -> DrainRequested:
-    """Give the host no more tasks. Refused if the run cannot do without it, unless an engine takes the host away."""
+def drain(
+    run: Run, host: str, *, at: float, now: bool, why: str, may_stand_in: Callable[[Run], bool]
+) -> DrainRequested:
+    """Give the host no more tasks. Refused if the run cannot do without it, unless an engine takes the host away.
+
+    `may_stand_in` returns whether hosts of the pool are free for all the tasks that have no host then.
+    """
     _check_active(run, host)
     why_not = slots.why_not_drained(run, host)
-    if why_not is not None and not why:
+    drained = run.with_host(replace(run.host(host), state=HostState.DRAINED))
+    if why_not is not None and not why and not may_stand_in(drained):
         raise Refused(
             why_not,
-            hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "
+            hint="`orch hosts` shows who has the others; add a host, or `replicas_min`, to the spec of the next "
+            "run; "
             f"`orch kill {run.plan.name}` ends this one",
         )
     return DrainRequested(at=at, host=host, now=now, why=why)

@@ -19,6 +19,7 @@ import { RunView } from "./run.js";
 import { LogsView } from "./logview.js";
 import { PlanView } from "./plan.js";
 import { CompareView } from "./compare.js";
+import { PoolView } from "./pool.js";
 
 const SILENT_S = 12; // the server says every 5 s that it lives
 
@@ -62,7 +63,7 @@ const nextZone = () => {
 };
 const help = () => {
   const rows = [
-    ["r", "runs"],
+    ["r h", "runs, hosts"],
     ["l i", "logs, plan of the run"],
     ["w s a d", "zoom and pan the time"],
     ["n p", "next, previous first cause"],
@@ -105,6 +106,8 @@ const crumbs = (parts) =>
     h("a", { href: "#/" }, "orch"),
     parts[0] === "r" ? [" ▸ ", h("a", { href: linkTo(["r", parts[1]]) }, parts[1])] : "",
     parts[2] ? ` ▸ ${parts[2]}` : "",
+    parts.length || report ? "" : [" · ", h("a", { href: "#/pool" }, "hosts")],
+    parts[0] === "pool" ? " ▸ hosts" : "",
   );
 
 // ---------------------------------------------------------------- views
@@ -126,6 +129,7 @@ const render = (again) => {
   else if (parts[0] === "r" && parts[1]) view = new RunView(parts[1], query);
   else if (parts[0] === "compare" && query.run?.includes(","))
     view = new CompareView(query.run.split(",").slice(0, 2));
+  else if (parts[0] === "pool" && !report) view = new PoolView();
   else view = new RunsView();
   const label = document.activeElement?.closest("main") && document.activeElement.getAttribute("aria-label");
   put($("main"), view.element);
@@ -237,7 +241,7 @@ document.addEventListener("visibilitychange", () => {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || setting("keys") === "off") return;
   if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) || $("dialog").open) return;
-  const keys = { t: nextTheme, z: nextZone, "?": help, r: () => go([]) };
+  const keys = { t: nextTheme, z: nextZone, "?": help, r: () => go([]), h: () => go(["pool"]) };
   if (keys[event.key]) keys[event.key]();
   else if (view?.key) view.key(event.key);
   else return;

@@ -143,6 +143,8 @@ export const getDocument = async (run, what, query, signal) => {
   );
   return { series: (await Promise.all(parts)).flatMap(({ series }) => series) };
 };
+// All hosts, and who has what there; see `Source.pool`.
+export const askPool = () => askServer("/v1/pool");
 const askServer = async (url, options) => {
   const response = await fetch(url, { ...options, headers: { "Orch-Key": serverKey() } });
   if (!response.ok) {

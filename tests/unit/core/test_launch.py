@@ -359,6 +359,7 @@ def test_whatever_a_host_gains_is_of_its_connection_unless_it_is_of_the_run() ->
         "seen_address": "10.0.0.8",
         "labels": (("gpu", "a100"),),
         "tasks_max": 2,
+        "slots_lent": (1,),
     }
     plain = HostPlan("a", address="ssh.example", data_address="10.0.0.1")
     assert {field.name for field in fields(HostPlan)} - of_the_run.keys() == {

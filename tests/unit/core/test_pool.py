@@ -88,6 +88,19 @@ def test_what_hosts_say_counts_for_a_while() -> None:
     assert later.ask.place.tasks[0].host == "a"
 
 
+def test_the_memory_of_gpus_is_known_for_good_and_what_others_hold_for_a_while() -> None:
+    known = Known({machine(HOSTS[0]): Seen(50.0, {0: "z-1"}, gpu_bytes={0: 8 << 30, 1: 8 << 30})})
+    large = plan("t", Ask("worker", 1, 1, gpu_bytes=40 << 30))
+    for now in (10.0, 1000.0):
+        turn, _ = turn_of(large, [], now, known)
+        assert turn.ask.place is not None
+        assert turn.ask.place.tasks[0].host == "b"
+    turn, _ = turn_of(plan("u", Ask("worker", 1, 2)), [], 1000.0, known)
+    assert turn.ask.place is not None
+    assert turn.ask.place.tasks[0].host == "a"
+    assert [known.is_fresh(HOSTS[0], now) for now in (10.0, 1000.0)] == [True, False]
+
+
 def test_a_spare_of_another_run_is_none_of_this_one() -> None:
     hosts = (*HOSTS, HostPlan("s", address="10.0.0.9", gpus=(0, 1), spare=True))
     first = begun(plan("t", hosts=hosts), [])

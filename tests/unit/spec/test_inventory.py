@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import SpecError
+from orchestrator.spec import own_inventory
 from orchestrator.spec.load import load_spec, located
 from orchestrator.spec.plan import plan_spec
 from tests.unit.spec.good_spec import GOOD
@@ -81,3 +82,41 @@ def test_what_is_found_after_the_file_was_read_is_said_of_the_file_that_has_it(f
     (folder / "cluster.yaml").write_text(SPEC)
     said = located(folder / "cluster.yaml", ("hosts", 1, "gpus"), "is too many")
     assert said == f"{folder}/lab/hosts.yaml:3:45: hosts[1].gpus: is too many"
+
+
+def test_the_users_own_inventory_stands_in_where_a_spec_names_no_hosts_and_a_chosen_one_for_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    bare, spec = GOOD.replace(HOSTS, ""), folder / "cluster.yaml"
+    spec.write_text(bare)
+    with pytest.raises(SpecError, match="hosts: is missing: the machines; or `inventory`"):
+        load_spec(spec)
+    own = folder / "config/orch/inventory.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(HOSTS + "ssh: {identity_file: key}\n")
+    loaded = load_spec(spec)
+    assert ([host.name for host in loaded.hosts], loaded.inventory) == (["gpu-a", "gpu-b"], str(own))
+    assert plan_spec(loaded, folder).hosts[0].identity_file == str(own.parent / "key")
+    spec.write_text(GOOD)
+    assert load_spec(spec).inventory is None, "its own hosts"
+    other = folder / "other.yaml"
+    other.write_text(HOSTS.replace("gpu-", "new-"))
+    chosen = own_inventory.chosen.set(str(other))
+    try:
+        assert [host.name for host in load_spec(spec).hosts] == ["new-a", "new-b"]
+        other.unlink()
+        with pytest.raises(SpecError) as missing:
+            load_spec(spec)
+        assert missing.value.message == f"{other}:1:1: file: cannot be read: No such file or directory"
+        other.write_text("hosts:\n  - {name: x, gpu: 1}\n")
+        with pytest.raises(SpecError) as wrong:
+            load_spec(spec)
+        assert wrong.value.message.startswith(f"{other}:2:15: hosts[0].gpu: unknown key")
+    finally:
+        own_inventory.chosen.reset(chosen)
+    own.write_text("hosts: [\n")
+    spec.write_text(bare)
+    with pytest.raises(SpecError) as torn:
+        load_spec(spec)
+    assert torn.value.message.startswith(f"{own}:2:1: yaml: ")

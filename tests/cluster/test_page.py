@@ -370,7 +370,7 @@ def test_a_drained_host_is_let_in_again_by_its_button(browser: Any, tmp_path: Pa
         served.api.runs = [run]
         context = browser.new_context()
         page = context.new_page()
-        visit(page, f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
+        visit(page, f"http://127.0.0.1:{served.port}/login?token={served.keys.access.new_token()}")
         visit(page, f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
         page.get_by_role("button", name="undrain…").click()
         dialog = page.get_by_role("dialog")
@@ -411,7 +411,7 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         kept.close()
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
-        visit(page, f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
+        visit(page, f"http://127.0.0.1:{served.port}/login?token={served.keys.access.new_token()}")
         visit(page, f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
         reload(page)
         page.wait_for_selector("[data-loaded]")

@@ -42,7 +42,7 @@ class Looked:
     def open(self, path: str, **run: Any) -> Any:
         self.served.api.runs = [{**run_document(**run), "run_id": RUN}]
         origin = f"http://127.0.0.1:{self.served.port}"
-        visit(self.page, f"{origin}/login?token={self.served.keys.new_token()}")
+        visit(self.page, f"{origin}/login?token={self.served.keys.access.new_token()}")
         visit(self.page, f"{origin}/#{path}")
         return self.page
 

@@ -215,7 +215,7 @@ const listen = () => {
     broken: (error) => {
       const refused = error.status === 401 || error.status === 403;
       page.isCut = refused
-        ? "This browser has no access. Open the address that `orch ui` has printed."
+        ? "This browser has no access. Open an address that `orch ui` or `orch ui link` has printed."
         : `\`orch ui\` does not answer. The page shows what was known at ${timeText(page.heardAt)}, and tries again.`;
       showConnection();
     },

@@ -18,6 +18,7 @@ import { RunsView } from "./runs.js";
 import { RunView } from "./run.js";
 import { LogsView } from "./logview.js";
 import { PlanView } from "./plan.js";
+import { COMPARED_MAX } from "./plots.js";
 import { CompareView } from "./compare.js";
 
 const SILENT_S = 12; // the server says every 5 s that it lives
@@ -112,7 +113,8 @@ const crumbs = (parts) =>
 const render = (again) => {
   const { parts, query } = route();
   const { from, to, ...rest } = query;
-  const key = JSON.stringify(parts[2] === "logs" || parts[0] === "compare" ? [parts, rest] : parts);
+  const of = { logs: rest, compare: query.run };
+  const key = JSON.stringify([parts, of[parts[2] ?? parts[0]] ?? null]);
   if (key === shown && !again) {
     view?.routed?.();
     return;
@@ -125,7 +127,7 @@ const render = (again) => {
   else if (parts[0] === "r" && parts[2] === "plan") view = new PlanView(parts[1]);
   else if (parts[0] === "r" && parts[1]) view = new RunView(parts[1], query);
   else if (parts[0] === "compare" && query.run?.includes(","))
-    view = new CompareView(query.run.split(",").slice(0, 2));
+    view = new CompareView(query.run.split(",").slice(0, COMPARED_MAX));
   else view = new RunsView();
   const label = document.activeElement?.closest("main") && document.activeElement.getAttribute("aria-label");
   put($("main"), view.element);

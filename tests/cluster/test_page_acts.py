@@ -308,6 +308,61 @@ def test_a_hundred_tasks_are_listed_until_one_asks_for_all(shown: Page) -> None:
     assert shown.texts("section[aria-label=Hosts] td[data-name=host]") == ["gpu-7"]
 
 
+def test_long_words_are_cut_until_one_asks_for_them(shown: Page) -> None:
+    named = ", ".join(f"worker:{i} on gpu-{i // 8}" for i in range(64))
+    long = f"64 tasks ended at once: {named}. " + "Each says that its peers are gone. " * 25
+    cause = first_cause_document(sentence=long)
+    run_shown(shown, phase="FAILED", reason=long, reason_rest=long, first_cause=cause)
+    for selector in ("div.sentence", "section.cause h2"):
+        assert len(shown.text(selector)) < 400, "a few lines, on a phone too"
+        shown.tab.locator(f"{selector} summary").click()
+        assert shown.text(selector).endswith("its peers are gone.")
+        assert "characters more" not in shown.text(selector)
+    shown.snapshot(
+        run_document(phase="FAILED", reason=long, reason_rest=long, first_cause=cause, global_step=9)
+    )
+    shown.until("document.querySelector('div.sentence details').open", None)
+    shown.open("/")
+    shown.see("td[data-name=state]")
+    assert len(shown.text("td[data-name=state]")) < 400
+
+
+def test_a_killed_run_promises_nothing(shown: Page) -> None:
+    cause = first_cause_document(generation=9, done="generation 10 resumes from step 50")
+    run_shown(shown, first_cause=cause, phase="BACKOFF")
+    assert "generation 10 resumes" in shown.text("section.cause")
+    shown.snapshot(run_document(first_cause=cause, phase="KILLED"))
+    shown.until("document.querySelector('section.cause').className === 'cause over'")
+    assert "resumes" not in shown.text("section.cause")
+
+
+def test_all_browsers_show_the_goodput_that_the_stream_tells(shown: Page) -> None:
+    spent = {"value": 0.76, "kept_s": 760.0, "badput": {"start": 240.0}, "final": False, "lost_gpu_hours": 0}
+    run_shown(shown, time_use=spent)
+    goodput = "section[aria-label=Goodput] strong"
+    shown.until(f"document.querySelector('{goodput}').textContent === '76.0%'")
+    assert "starting 4 min" in shown.text(".legend")
+    shown.snapshot(run_document(time_use={**spent, "value": 0.62}))
+    shown.until(f"document.querySelector('{goodput}').textContent === '62.0%'")
+
+
+def test_on_a_phone_those_in_trouble_are_there_and_the_rest_is_folded(shown: Page) -> None:
+    shown.tab.set_viewport_size({"width": 400, "height": 850})
+    tasks = [task_document(0, task=f"worker:{i}") for i in range(64)]
+    hosts = [{"host": f"gpu-{i}", "state": "ready", "tasks": [], "gpus": []} for i in range(64)]
+    for lost in range(30, 41):
+        tasks[lost] |= {"phase": "LOST"}
+    hosts[50]["state"] = "lost"
+    run_shown(shown, tasks=tasks, hosts=hosts)
+    listed = shown.texts("section[aria-label=Tasks] td[data-name=task]")
+    assert listed == [f"worker:{i}" for i in range(30, 41)], "all that are in trouble"
+    assert shown.texts("section[aria-label=Hosts] td[data-name=host]")[0] == "gpu-50"
+    assert shown.tab.locator("section[aria-label=Hosts] tbody tr").count() == 8
+    assert shown.do("document.scrollingElement.scrollHeight") < 7000
+    shown.tab.get_by_text("11 of 64 tasks are listed").click()
+    assert shown.tab.locator("section[aria-label=Tasks] tbody tr").count() == 64
+
+
 def test_a_stretch_of_time_is_taken_from_the_address(shown: Page) -> None:
     run_shown(shown)
     for query, expected in (

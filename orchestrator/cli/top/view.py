@@ -79,7 +79,8 @@ def head(seen: Seen, width: int = 120) -> Text:
         when = times.shown(cause["ended_time"]) if cause.get("ended_time") else "earlier"
         third = safe(f"{when}: {cause.get('sentence')}", "dim")
     elif cause and phase != "SUCCEEDED":
-        third = safe(f"✕ {cause.get('sentence')}; {cause.get('done') or ''}".rstrip("; "), "red")
+        after = "" if phase == "KILLED" else cause.get("done") or ""  # nothing goes on
+        third = safe(f"✕ {cause.get('sentence')}; {after}".rstrip("; "), "red")
     elif wrong:
         third = safe(wrong[0], "yellow")
     elif render.bottleneck_line(run):

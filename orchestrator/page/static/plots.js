@@ -82,6 +82,15 @@ export const scaleOf = (axis, epochSteps, begin) => {
   const known = (convert) => (x) => (x === null || x === undefined ? null : convert(x));
   return { place: known((x) => (x - shift) / unit), back: known((x) => x * unit + shift) };
 };
+// Stretches of time between two ticks that people count in, in seconds.
+const MINUTE = [1, 2, 5, 10, 15, 30];
+const TIME_STEPS = [
+  ...[0.001, 0.01, 0.1].flatMap((unit) => [1, 2, 5].map((count) => count * unit)),
+  ...MINUTE,
+  ...MINUTE.map((count) => count * 60),
+  ...[1, 2, 3, 6, 12].map((count) => count * 3600),
+  ...[1, 2, 5, 10, 20, 50, 100].map((count) => count * 86400),
+];
 const AS_IT_IS = scaleOf("step");
 const [HEIGHT, LARGE] = [190, 460];
 
@@ -418,6 +427,7 @@ export class Plot {
         {
           ...axis,
           values: this.byStep ? count : across,
+          ...(this.byStep ? {} : { incrs: TIME_STEPS }),
           space: this.axis === "relative" ? 90 : 70,
           size: 30,
           label: this.axis === "time" ? "" : AXES[this.axis],

@@ -22,6 +22,7 @@ import {
   goodputText,
   hostCard,
   isStale,
+  longText,
   lostText,
   nonfiniteWords,
   now,
@@ -239,7 +240,7 @@ export class RunsView {
     if (run.phase === null) return [run.reason || "its record is being read"];
     const odd = nonfiniteWords(run);
     const cause = run.phase === "FAILED" && run.first_cause ? `${run.first_cause.sentence}: ` : "";
-    return [odd && h("div", { class: "slow" }, odd), `${cause}${runSentence(run)}`];
+    return [odd && h("div", { class: "slow" }, odd), longText(`${cause}${runSentence(run)}`)];
   }
 
   // Runs are chosen by their boxes, and a link leads to all of them.

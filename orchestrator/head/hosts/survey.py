@@ -16,7 +16,7 @@ from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts
+from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts, Health
 
 PYTHONS = (
     "python3",
@@ -51,6 +51,10 @@ class Surveyed:
     home: str = ""
     there: tuple[str, ...] = ()
     """The candidate directories that exist and are writable."""
+    paths: frozenset[str] = frozenset()
+    """What is there of the paths that were asked for."""
+    reached_at: str | None = None
+    """Its own address at which this machine has reached it."""
     why: str | None = None
     hint: str | None = None
 
@@ -74,8 +78,12 @@ def survey(
     name: str,
     pythons: Sequence[str] = PYTHONS,
     directories: Sequence[str] = SHARED,
+    paths: Sequence[str] = (),
 ) -> Survey:
-    """Survey all hosts at once. To see whether a directory is shared, a directory of this `name` is made below it."""
+    """Survey all hosts at once. To see whether a directory is shared, a directory of this `name` is made below it.
+
+    `paths`: whether they are there is asked.
+    """
     plan = _Plan(name, "processes", tuple(hosts), (TaskPlan(TaskId("worker", 0), hosts[0].name),), "train.py")
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
     watch = Watch(run.epoch, plan.timing.heartbeat_s, 60.0)
@@ -97,7 +105,7 @@ def survey(
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
-                return _survey_host(link, plan, pythons, directories, probe)
+                return _survey_host(link, plan, pythons, directories, probe, paths)
         except LinkDown as e:
             return Surveyed(plan, why=str(e))
         except OrderRefused as e:
@@ -139,12 +147,17 @@ def _survey_host(
     pythons: Sequence[str],
     directories: Sequence[str],
     probe: Callable[[HostLink, str, str | None], Facts],
+    paths: Sequence[str],
 ) -> Surveyed:
-    hardware = link.ask(MACHINE({}), timeout_s=CHECK_S).ok
-    order = EXAMINE({"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(directories)})
-    health = link.ask(order, timeout_s=CHECK_S).ok
+    def examined(places: Sequence[str]) -> Health:
+        order = EXAMINE({"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(places)})
+        return link.ask(order, timeout_s=CHECK_S).ok
+
+    hardware, health = link.ask(MACHINE({}), timeout_s=CHECK_S).ok, examined(directories)
     there = tuple(each["path"] for each in health["directories"] if each["exists"] and not each["read_only"])
     home = health["directories"][1]["path"]
+    own = {home + path[1:] if path.startswith("~") else path: path for path in paths}
+    known = examined(list(own))["directories"] if own else []
     python = version = None
     for candidate in (home + each[1:] if each.startswith("~") else each for each in pythons):
         try:
@@ -163,4 +176,6 @@ def _survey_host(
         tensorflow=version,
         home=home,
         there=tuple(place for place in directories if place in there),
+        paths=frozenset(own[each["path"]] for each in known if each["exists"] and each["path"] in own),
+        reached_at=health["reached_at"],
     )

@@ -75,7 +75,7 @@ def _say_read(session: Session, plan: Plan, heard: Sequence[Surveyed], data: Map
     needed = [
         f"{name} ({place})"
         for name, place in modules(path, plan.root).items()
-        if name not in sys.stdlib_module_names
+        if name not in {*sys.stdlib_module_names, "orchestrator"}
     ]
     session.say(f"modules: {listed(needed) or 'none but TensorFlow'}")
     for place, where in data.items():

@@ -142,12 +142,12 @@ def _examine(
     machines = distinct([machine_of(host) for host in hosts])
     session.say(f"examining {listed([machine.name for machine in machines])} …")
     result = survey.survey(
-        [_host(machine) for machine in machines],
+        [host_of(machine) for machine in machines],
         transports(session.paths),
         bundle.load,
         name=name,
         pythons=(
-            *([sys.executable] if any(_host(machine).transport == "local" for machine in machines) else []),
+            *([sys.executable] if any(host_of(machine).transport == "local" for machine in machines) else []),
             *survey.PYTHONS,
         ),
         directories=[directory] if directory else survey.SHARED,
@@ -156,7 +156,8 @@ def _examine(
     return result, machines
 
 
-def _host(machine: Machine) -> HostPlan:
+def host_of(machine: Machine) -> HostPlan:
+    """Return the host, as `ssh` would take its name."""
     from orchestrator.core.plan import HostPlan
     from orchestrator.spec.foreign.layout import LOCAL
 

@@ -148,6 +148,10 @@ def _wait_at_gate(link: Link, orders: Orders, progress: Progress, frameworks: Se
 
 def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:
     """Start to measure for `orch scale`, or to record for `orch prove`. Return the recorder, which seeds the script."""
+    if wanted.get("dies_after"):
+        from orchestrator.task.trials.dying import dying
+
+        progress.dying = dying(wanted["dies_after"])
     if wanted.get("measure"):
         from orchestrator.task.trials.measured import Measuring
 

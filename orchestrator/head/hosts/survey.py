@@ -16,7 +16,7 @@ from orchestrator.head.hosts.examination import CHECK_S, RUN_ID, at_once
 from orchestrator.head.links.lease import leased
 from orchestrator.head.links.link import HostLink, LinkDown, OrderRefused, Watch
 from orchestrator.head.reach.transport import Transport
-from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts, Probe
+from orchestrator.protocol.orders.hosts import EXAMINE, MACHINE, PROBE, Facts, Health, Probe
 
 PYTHONS = (
     "python3",
@@ -51,6 +51,10 @@ class Surveyed:
     home: str = ""
     there: tuple[str, ...] = ()
     """The candidate directories, and those of this name in them, that exist and are writable."""
+    paths: frozenset[str] = frozenset()
+    """What is there of the paths that were asked for."""
+    reached_at: str | None = None
+    """Its own address at which this machine has reached it."""
     why: str | None = None
     hint: str | None = None
 
@@ -74,10 +78,11 @@ def survey(
     name: str,
     pythons: Sequence[str] = PYTHONS,
     directories: Sequence[str] = SHARED,
+    paths: Sequence[str] = (),
 ) -> Survey:
     """Survey all hosts at once. To see whether a directory is shared, a directory of this `name` is made below it.
 
-    Where it turns out not to be shared, what was made is removed.
+    Where it turns out not to be shared, what was made is removed. `paths`: whether they are there is asked.
     """
     plan = _Plan(name, "processes", tuple(hosts), (TaskPlan(TaskId("worker", 0), hosts[0].name),), "train.py")
     run = new_run(RUN_ID, plan, epoch=1, at=0.0)
@@ -100,7 +105,7 @@ def survey(
         plan = by_name[host]
         try:
             with leased(plan, transports[plan.transport], bundle, run.run_id, watch) as link:
-                return _survey_host(link, plan, pythons, looked_at, probe)
+                return _survey_host(link, plan, pythons, looked_at, probe, paths)
         except LinkDown as e:
             return Surveyed(plan, why=str(e))
         except OrderRefused as e:
@@ -113,9 +118,8 @@ def survey(
                 surveyed = probe(link, "", directory, withdraw)
         except (LinkDown, OrderRefused):
             return None
-        return (
-            surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
-        )  # or if others write there
+        # A directory in which others write is as good as none.
+        return surveyed["checkpoint_share"] if surveyed["checkpoint_writable"] else None
 
     looked_at = [*directories, *(_of_this(place, name) for place in directories)]
     answers = at_once(ask_host, list(by_name), 3 * CHECK_S)
@@ -134,13 +138,13 @@ def survey(
         if len(tokens) == len(heard) and len(set(tokens.values())) == 1 and None not in tokens.values():
             return Survey(surveyed, directory, tuple(tried))
         was_there = {each.host.name: directory in each.there for each in surveyed}
-        at_once(
-            lambda host, directory=directory, was_there=was_there: share(
-                host, directory, not was_there[host]
-            ),  # type: ignore[misc]
-            heard,
-            CHECK_S,
-        )
+
+        def withdrawn(
+            host: str, directory: str = directory, was_there: dict[str, bool] = was_there
+        ) -> str | None:
+            return share(host, directory, not was_there[host])
+
+        at_once(withdrawn, heard, CHECK_S)
         tried.append(place)
     return Survey(surveyed, None, tuple(tried))
 
@@ -155,12 +159,17 @@ def _survey_host(
     pythons: Sequence[str],
     directories: Sequence[str],
     probe: Callable[[HostLink, str, str | None], Facts],
+    paths: Sequence[str],
 ) -> Surveyed:
-    hardware = link.ask(MACHINE({}), timeout_s=CHECK_S).ok
-    order = EXAMINE({"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(directories)})
-    health = link.ask(order, timeout_s=CHECK_S).ok
+    def examined(places: Sequence[str]) -> Health:
+        order = EXAMINE({"ports": (1, 0), "token": "", "listen_s": 0.0, "directories": list(places)})
+        return link.ask(order, timeout_s=CHECK_S).ok
+
+    hardware, health = link.ask(MACHINE({}), timeout_s=CHECK_S).ok, examined(directories)
     there = tuple(each["path"] for each in health["directories"] if each["exists"] and not each["read_only"])
     home = health["directories"][1]["path"]
+    own = {home + path[1:] if path.startswith("~") else path: path for path in paths}
+    known = examined(list(own))["directories"] if own else []
     python = version = None
     for candidate in (home + each[1:] if each.startswith("~") else each for each in pythons):
         try:
@@ -179,4 +188,6 @@ def _survey_host(
         tensorflow=version,
         home=home,
         there=tuple(place for place in directories if place in there),
+        paths=frozenset(own[each["path"]] for each in known if each["exists"] and each["path"] in own),
+        reached_at=health["reached_at"],
     )

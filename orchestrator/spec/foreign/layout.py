@@ -46,6 +46,8 @@ class Machine:
     python: str | None = None
     identity_file: str | None = None
     proxy_jump: str | None = None
+    data_address: str | None = None
+    """Where its peers reach it, if that is another address than this machine's name for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,11 @@ rescues: $(VENV)/.dev  ## kill workers of a real training, and count the steps t
 	$(BIN)/python -m tests.rescue --kills $(or $(KILLS),20) --workers $(or $(WORKERS),2) --every $(or $(EVERY),10m) --seed $(or $(SEED),1) --keras $(or $(KERAS),keras) \
 	--at "$(AT)" --fault "$(FAULT)" --victims $(or $(VICTIMS),1) --megabytes $(or $(MEGABYTES),0) --rescue $(or $(RESCUE),auto)
 
+.PHONY: trajectory
+trajectory: $(VENV)/.dev  ## kill scripts as people write them at chosen moments, and compare what they end with, into docs/trajectory.md: make trajectory [SCRIPTS=arrays,gan] [MOMENTS=step,save] [REPLICAS=2] [SEED=1]; an hour on two quiet cores
+	$(BIN)/python -m tests.trajectory $(if $(SCRIPTS),--scripts $(SCRIPTS)) $(if $(MOMENTS),--moments $(MOMENTS)) --replicas $(or $(REPLICAS),1) --seed $(or $(SEED),1); \
+	status=$$?; $(BIN)/python -m tests.trajectory --page && exit $$status
+
 release-check: $(VENV)/.dev  ## once before a release: all that `make test` leaves to `make test-long`, what of it was skipped, and whether docs/faults.md is whole and of this very commit
 	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \
 	$(BIN)/python -m tests.faults --check && exit $$status

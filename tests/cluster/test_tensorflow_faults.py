@@ -83,15 +83,19 @@ def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster, fault_ti
 
 
 @pytest.mark.fault(43)
-def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster, fault_times: FaultTimes) -> None:
+def test_row_43_a_script_that_restores_nothing_after_a_restart_is_warned_of(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
+    """Who has just begun a run with it is stopped: test_checkpoint_faults.py."""
     cluster.ok("up", spec(cluster, "tf_trainer.py", "--restore-nothing", "--steps", "400"), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     fault_times.inject(before["generation"])
     os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
-    run = ended(cluster, "FAILED")
+    run = ended(cluster, "SUCCEEDED")
     fault_times.ended()
-    assert (run["problem"]["code"], run["restarts"]) == ("resume-mismatch", 1)
-    assert f"step {resumed_at(cluster)} and reports step 1" in run["reason"]
+    assert run["restarts"] == 1
+    said = f"step {resumed_at(cluster)} and worker:0 reports step 1: it trains again what was trained"
+    assert any(said in warning for warning in run["warnings"]), run["warnings"]
     assert cluster.marked() == []
 
 

@@ -107,13 +107,10 @@ class Rescue:
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
         atomic = self._atomics[model] = Atomic(model)
-        if strategy.num_replicas_in_sync > workers_of(strategy):
-            atomic.refusal = "a worker with several replicas has no atomic steps yet"
-        elif model.jit_compile or _several_steps(model):
+        if model.jit_compile or _several_steps(model):
             atomic.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
-        else:
-            return atomic
-        return None
+            return None
+        return atomic
 
     def watch(self, strategy: Any, model: Any) -> None:
         """Make a model's training steps atomic the next time that its Keras builds them."""

@@ -391,7 +391,7 @@ OF_SEVERAL = "steps of jit_compile or steps_per_execution are not made atomic"
         ({"jit_compile": True}, 2, OF_SEVERAL),
         ({"steps_per_execution": 4}, 2, OF_SEVERAL),
         ({"_steps_per_execution": Variable(4)}, 2, OF_SEVERAL),
-        ({}, 4, "a worker with several replicas has no atomic steps yet"),
+        ({}, 4, "no step has been traced"),
     ],
 )
 def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why: str) -> None:
@@ -400,7 +400,7 @@ def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why:
     extended = SimpleNamespace(_in_multi_worker_mode=lambda: True, _num_workers=2)
     strategy = SimpleNamespace(extended=extended, num_replicas_in_sync=replicas)
     assert made.atomic(strategy, model, model.test_step) is None
-    assert (made.atomic(strategy, model, model.train_step) is not None) is (not change and replicas == 2)
+    assert (made.atomic(strategy, model, model.train_step) is not None) is (not change)
     made.mark(model, Position(0, 0), lambda _: {})
     assert made.refusal() == why
     alone = SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=2)

@@ -272,32 +272,15 @@ def _without_updates(create: Any) -> Any:
     return create_unless_proving
 
 
-_UPDATES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
-_UPDATES += (
-    "LookupTableImport",
-    "LookupTableInsert",
-    "LookupTableRemove",
-    "PrintV2",
-    "QueueEnqueue",
-    "RngSkip",
-    "Write",
+_UPDATES = tuple(
+    "Assign LookupTableImport LookupTableInsert LookupTableRemove PrintV2 QueueEnqueue ResourceApply ResourceScatter "
+    "ResourceSparseApply ResourceStridedSliceAssign RngSkip Write".split()
 )
-_DRAWS = ("Multinomial", "ParameterizedTruncated", "Random", "RngRead", "SampleDistorted", "StatefulRandom")
-_DRAWS += (
-    "StatefulStandard",
-    "StatefulTruncated",
-    "StatefulUniform",
-    "StatelessMultinomial",
-    "StatelessParameterized",
+_DRAWS = tuple(
+    "Multinomial ParameterizedTruncated Random RngRead SampleDistorted StatefulRandom StatefulStandard StatefulTruncated "
+    "StatefulUniform StatelessMultinomial StatelessParameterized StatelessRandomB StatelessRandomGamma StatelessRandomN "
+    "StatelessRandomP StatelessRandomU StatelessSample StatelessShuffle StatelessTruncated TruncatedNormal".split()
 )
-_DRAWS += (
-    "StatelessRandomB",
-    "StatelessRandomN",
-    "StatelessRandomP",
-    "StatelessRandomU",
-    "StatelessRandomGamma",
-)
-_DRAWS += ("StatelessSample", "StatelessShuffle", "StatelessTruncated", "TruncatedNormal")
 
 
 def _unless_proving(function: Any, instead: Callable[[Any], Any], left_out: str = "") -> Any:

@@ -27,7 +27,9 @@ class BarlowLoss(keras.losses.Loss):
 class BarlowTwins(keras.Model):
     def __init__(self):
         super().__init__()
-        self.encoder = keras.Sequential([keras.Input((10,)), layers.Dense(16, "relu"), layers.Dense(6)])
+        self.encoder = keras.Sequential(
+            [keras.Input((10,)), layers.Dense(16, "relu"), layers.Dense(6, use_bias=False)]
+        )
         self.tracker = keras.metrics.Mean(name="loss")
 
     def call(self, x):

@@ -254,6 +254,10 @@ def install() -> None:
 def _without_updates(create: Any) -> Any:
     """Make no operation that changes a variable, a table or a file while a proof is traced, in a branch or loop too."""
 
+    import re
+
+    updates, draws = re.compile(_UPDATES).match, re.compile(_DRAWS).match
+
     @functools.wraps(create)
     def create_unless_proving(graph: Any, kind: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
@@ -261,9 +265,9 @@ def _without_updates(create: Any) -> Any:
         step = steps.current()
         if step is None or not step.is_proof:
             return create(graph, kind, inputs, *args, **kwargs)
-        if kind.startswith(_UPDATES):
+        if updates(kind):
             return create(graph, "NoOp", [], [])
-        if kind.startswith(_DRAWS):
+        if draws(kind):
             step.left_out.add(steps.NOISE)
         if kind == "RngReadAndSkip":  # what it returns is noise, and what it skips would be an update
             inputs = [*inputs[:2], tf.zeros_like(inputs[2])]
@@ -272,15 +276,12 @@ def _without_updates(create: Any) -> Any:
     return create_unless_proving
 
 
-_UPDATES = tuple(
-    "Assign LookupTableImport LookupTableInsert LookupTableRemove PrintV2 QueueEnqueue ResourceApply ResourceScatter "
-    "ResourceSparseApply ResourceStridedSliceAssign RngSkip Write".split()
+_UPDATES = (
+    "Assign|LookupTable(Import|Insert|Remove)|PrintV2|QueueEnqueue|Resource(Apply|Scatter|SparseApply|StridedSliceAssign)"
+    "|RngSkip|Write"
 )
-_DRAWS = tuple(
-    "Multinomial ParameterizedTruncated Random RngRead SampleDistorted StatefulRandom StatefulStandard StatefulTruncated "
-    "StatefulUniform StatelessMultinomial StatelessParameterized StatelessRandomB StatelessRandomGamma StatelessRandomN "
-    "StatelessRandomP StatelessRandomU StatelessSample StatelessShuffle StatelessTruncated TruncatedNormal".split()
-)
+_DRAWS = "(Stateless|Stateful)?(Multinomial|Parameterized|Random|Sample|Shuffle|Standard|Truncated|Uniform)|RngRead"
+"""How the kinds of operations begin that update something, and that draw."""
 
 
 def _unless_proving(function: Any, instead: Callable[[Any], Any], left_out: str = "") -> Any:

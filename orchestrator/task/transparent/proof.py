@@ -103,7 +103,7 @@ class Proof:
             return None
         self._left_out = shared.left_out | alone.left_out
         if not on_gpus:
-            affordable = _free_bytes() // 2 // (replicas * _bytes_per_example(new))
+            affordable = _free_bytes() // 2 // (replicas * bytes_per_example(new))
             if affordable < _FEW:
                 self._left_out.add(TOO_LARGE)
             with tf.init_scope():
@@ -178,7 +178,7 @@ def _first_rows(parts: int, most: Any, leaf: Any) -> Any:
     return tf.ensure_shape(leaf[: tf.where(wanted <= most, wanted, afforded)], [None, *leaf.shape[1:]])
 
 
-def _bytes_per_example(operations: list[Any]) -> int:
+def bytes_per_example(operations: list[Any]) -> int:
     """Return at most how many bytes the results of all operations have for each example, as if none were freed."""
     count = 1
     for tensor in (tensor for op in operations for tensor in op.outputs):
@@ -254,9 +254,7 @@ def install() -> None:
 def _without_updates(create: Any) -> Any:
     """Make no operation that changes a variable, a table or a file while a proof is traced, in a branch or loop too."""
 
-    import re
-
-    updates, draws = re.compile(_UPDATES).match, re.compile(_DRAWS).match
+    updates, draws = kinds_of_operations()
 
     @functools.wraps(create)
     def create_unless_proving(graph: Any, kind: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -276,12 +274,14 @@ def _without_updates(create: Any) -> Any:
     return create_unless_proving
 
 
-_UPDATES = (
-    "Assign|LookupTable(Import|Insert|Remove)|PrintV2|QueueEnqueue|Resource(Apply|Scatter|SparseApply|StridedSliceAssign)"
-    "|RngSkip|Write"
-)
-_DRAWS = "(Stateless|Stateful)?(Multinomial|Parameterized|Random|Sample|Shuffle|Standard|Truncated|Uniform)|RngRead"
-"""How the kinds of operations begin that update something, and that draw."""
+def kinds_of_operations() -> tuple[Callable[[str], Any], Callable[[str], Any]]:
+    """Return what tells of a kind of operation whether it updates something, and whether it draws."""
+    import re
+
+    updates = "Assign|LookupTable(Import|Insert|Remove)|PrintV2|QueueEnqueue|RngSkip|Write"
+    of_variables = "Resource(Apply|Scatter|SparseApply|StridedSliceAssign)"
+    draws = "(Stateless|Stateful)?(Multinomial|Parameterized|Random|Sample|Shuffle|Standard|Truncated|Uniform)|RngRead"
+    return re.compile(f"{updates}|{of_variables}").match, re.compile(draws).match
 
 
 def _unless_proving(function: Any, instead: Callable[[Any], Any], left_out: str = "") -> Any:

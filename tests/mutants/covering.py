@@ -1,6 +1,6 @@
 """Which test runs which lines: `pytest -p tests.mutants.covering …` writes it to build/mutants/.
 
-coverage.py measures, with each test as a context of its own; beside the lines stands how long each test took. With
+coverage.py measures, with each test as a context of its own; beside the lines stands how long each test takes on a quiet machine. With
 `--changed-only` the files are those that have changed since docs/mutants.md, which costs a fraction of the time.
 """
 
@@ -17,6 +17,7 @@ from coverage import Coverage, CoverageData
 from tests.mutants import page
 from tests.mutants.changes import changed_since
 from tests.mutants.drawing import PRODUCT, ROOT
+from tests.patience import share
 
 PLACE = ROOT / "build" / "mutants"
 
@@ -61,7 +62,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     times = item.config.stash.get(_times, None)
     if times is not None:
-        times[item.nodeid] = times.get(item.nodeid, 0.0) + report.duration
+        times[item.nodeid] = times.get(item.nodeid, 0.0) + report.duration * share()
         if report.outcome != "passed":  # what fails or is skipped as things are finds no mistake
             times[item.nodeid] = float("inf")
     return report

@@ -27,9 +27,10 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.mutants.drawing import PRODUCT
+from tests.patience import patient
 
-FORK_S = 60.0
-"""What has not ended by then hangs."""
+FORK_S = 30.0
+"""What has not ended by then on a quiet machine hangs."""
 FOUND = ("AssertionError", "assert ", "Failed: DID NOT RAISE")
 """The beginnings of what a test says whose assertion failed; whatever else ends it is a crash."""
 
@@ -134,7 +135,7 @@ class _Fork:
                 os.setsid()  # with what its tests start
                 signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-                signal.alarm(int(FORK_S))
+                signal.alarm(int(patient(FORK_S)))
                 os.close(self.pipe)
                 os.set_inheritable(told, False)
                 end, by = _judged(mutant, items, live, Path(self._scratch))

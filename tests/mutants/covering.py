@@ -1,7 +1,8 @@
 """Which test runs which lines: `pytest -p tests.mutants.covering …` writes it to build/mutants/.
 
-coverage.py measures, with each test as a context of its own; beside the lines stands how long each test takes on a quiet machine. With
-`--changed-only` the files are those that have changed since docs/mutants.md, which costs a fraction of the time.
+coverage.py measures, with each test as a context of its own; beside the lines stands how long each test takes on a
+quiet machine. With `--changed-only` the files are those that have changed since docs/mutants.md, which costs a
+fraction of the time.
 """
 
 from __future__ import annotations

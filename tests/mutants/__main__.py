@@ -126,9 +126,10 @@ def main() -> int:
         )
         return 2
     changed = changed_since(page.commit()) if asked.changed else None
-    draw = Draw(_drawn(asked.paths, changed, asked.seed), asked.number, lines, asked.also)
-    # Two draws: the first one says which files of tests have to be collected.
-    preview = Draw(_drawn(asked.paths, changed, asked.seed), 2 * asked.number, lines, asked.also)
+    mistakes = _drawn(asked.paths, changed, asked.seed)
+    draw = Draw(mistakes, asked.number, lines, asked.also)
+    # Another draw, of more, says which files of tests have to be collected.
+    preview = Draw(mistakes, 2 * asked.number, lines, asked.also)
     files = sorted({test.partition("::")[0] for mutant in preview.mutants() for test in mutant.tests})
     hunt = Hunt(draw.mutants(), draw.told, until=time.monotonic() + asked.seconds)
     quiet = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-summary", "--no-header"]

@@ -6,7 +6,8 @@ import ast
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,14 +54,20 @@ class Mistake:
     function: str
     kind: str
     was: str
-    becomes: str
+    nth: int
+    """Among those of this kind and text in the function."""
     way: Way = field(repr=False)
-    made: Callable[[ast.AST], ast.AST | None] = field(repr=False, compare=False)
-    """The node as it is made wrong; None leaves a statement out."""
+    made: ast.AST = field(repr=False, compare=False)
+    """The node as it is made wrong."""
 
     @property
     def room(self) -> str:
         return self.file.partition("/")[0]
+
+    @property
+    def becomes(self) -> str:
+        """The first line that is read in the place of what was."""
+        return ast.unparse(ast.fix_missing_locations(self.made)).partition("\n")[0]
 
     def __str__(self) -> str:
         return (
@@ -69,7 +76,7 @@ class Mistake:
 
     def rank(self, seed: str) -> float:
         """Return its place in the draw, which changes elsewhere in the sources leave as it is."""
-        name = f"{seed} {self.file} {self.function} {self.kind} {self.was} {self.becomes}"
+        name = f"{seed} {self.file} {self.function} {self.kind} {self.was} {self.nth}"
         drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2.0**56
         return 1.0 - float(drawn ** (1 / (RISK if RISKY.search(self.was) else 1.0)))
 
@@ -80,14 +87,12 @@ class Mistake:
         for name, index in self.way[:-1]:
             parent = getattr(parent, name) if index is None else getattr(parent, name)[index]
         name, index = self.way[-1]
-        node = getattr(parent, name) if index is None else getattr(parent, name)[index]
-        made = self.made(copy.deepcopy(node))
-        if made is None:
-            made = ast.Pass()
-        ast.copy_location(made, node)
+        made = copy.deepcopy(self.made)
         if index is None:
+            ast.copy_location(made, getattr(parent, name))
             setattr(parent, name, made)
         else:
+            ast.copy_location(made, getattr(parent, name)[index])
             getattr(parent, name)[index] = made
         return ast.fix_missing_locations(tree)
 
@@ -104,17 +109,21 @@ def mistakes_of(path: Path) -> list[Mistake]:
 
 def mistakes_in(file: str, source: str) -> list[Mistake]:
     """Return the same of a source."""
-    return list(_Finder(file).of(ast.parse(source), ()))
+    return list(_Finder(file, source).of(ast.parse(source), ()))
 
 
 class _Finder:
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, source: str) -> None:
         self.file = file
+        self.lines = source.encode().split(b"\n")
         self.names: list[str] = []
         self.functions = 0
+        self.seen: Counter[tuple[str, str, str]] = Counter()
 
     def of(self, node: ast.AST, way: Way) -> Iterator[Mistake]:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in self._text(node)
+        ):
             return
         named = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -124,8 +133,8 @@ class _Finder:
             yield from self._defaults(node, way)  # type: ignore[arg-type]
             self.functions += 1
         elif self.functions:
-            for kind, becomes, made in _wrong(node):
-                yield self._mistake(kind, node, becomes, way, made)
+            for kind, made in _wrong(node):
+                yield self._mistake(kind, node, self._text(node), way, made)
         for name, value in ast.iter_fields(node):
             # What is only read by people or by the type checker is no mistake of the product.
             if name in {"annotation", "returns", "decorator_list", "type_params"} or (
@@ -136,18 +145,24 @@ class _Finder:
                 yield from self.of(value, (*way, (name, None)))
             elif isinstance(value, list):
                 for index, each in enumerate(value):
-                    if isinstance(each, ast.AST) and not isinstance(each, (ast.JoinedStr,)):
+                    if isinstance(each, ast.AST):
                         yield from self.of(each, (*way, (name, index)))
         if named:
             self.names.pop()
         if function:
             self.functions -= 1
 
-    def _mistake(
-        self, kind: str, node: ast.AST, becomes: str, way: Way, made: Callable[[ast.AST], ast.AST | None]
-    ) -> Mistake:
-        was = ast.unparse(node).partition("\n")[0]
-        return Mistake(self.file, node.lineno, ".".join(self.names), kind, was, becomes, way, made)  # type: ignore[attr-defined]
+    def _text(self, node: ast.AST) -> str:
+        """Return the first line of a node's text."""
+        first, start, end = node.lineno, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        line = self.lines[first - 1]
+        return (line[start:end] if node.end_lineno == first else line[start:]).decode()  # type: ignore[attr-defined]
+
+    def _mistake(self, kind: str, node: ast.AST, was: str, way: Way, made: ast.AST) -> Mistake:
+        function = ".".join(self.names)
+        self.seen[function, kind, was] += 1
+        nth = self.seen[function, kind, was]
+        return Mistake(self.file, node.lineno, function, kind, was, nth, way, made)  # type: ignore[attr-defined]
 
     def _defaults(self, node: ast.FunctionDef, way: Way) -> Iterator[Mistake]:
         positional = [*node.args.posonlyargs, *node.args.args]
@@ -160,11 +175,9 @@ class _Finder:
         for argument, default, where, index in pairs:
             if isinstance(default, ast.Constant) and (wrong := _constant(default)) is not None:
                 to = (*way, ("args", None), (where, index))
-                was, becomes = f"{argument.arg}={default.value!r}", f"{argument.arg}={wrong.value!r}"
-                yield Mistake(
-                    self.file, argument.lineno, ".".join(self.names), "default changed", was, becomes, to,
-                    lambda _, wrong=wrong: wrong,  # type: ignore[misc]
-                )  # fmt: skip
+                yield self._mistake(
+                    "default changed", argument, f"{argument.arg}={default.value!r}", to, wrong
+                )
 
 
 def _constant(node: ast.Constant) -> ast.Constant | None:
@@ -175,63 +188,42 @@ def _constant(node: ast.Constant) -> ast.Constant | None:
     return ast.Constant(node.value * 2 + 1) if isinstance(node.value, float) else None
 
 
-def _wrong(node: ast.AST) -> Iterator[tuple[str, str, Callable[[ast.AST], ast.AST | None]]]:
-    """Yield the kinds of mistakes that can be made of a node, what it reads then, and how it is made so."""
-
-    def to(kind: str, made: ast.AST) -> tuple[str, str, Callable[[ast.AST], ast.AST | None]]:
-        return (
-            kind,
-            ast.unparse(ast.fix_missing_locations(ast.copy_location(made, node))).partition("\n")[0],
-            lambda _: made,
-        )
-
+def _wrong(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the kinds of mistakes that can be made of a node, each with the node that is wrong."""
     match node:
         case ast.Compare(left, [operator], [right]):
             for table in (OPPOSITE, AT_THE_BORDER):
                 if type(operator) in table:
-                    yield to("comparison", ast.Compare(left, [table[type(operator)]()], [right]))
+                    yield "comparison", ast.Compare(left, [table[type(operator)]()], [right])
         case ast.UnaryOp(ast.Not(), operand):
-            yield to("negation", operand)
+            yield "negation", operand
         case ast.BoolOp(operator, values):
             for index in range(len(values)):
                 rest = [each for n, each in enumerate(values) if n != index]
-                yield to("branch left out", ast.BoolOp(operator, rest) if len(rest) > 1 else rest[0])
-            yield to("negation", ast.BoolOp(ast.Or() if isinstance(operator, ast.And) else ast.And(), values))
+                yield "branch left out", ast.BoolOp(operator, rest) if len(rest) > 1 else rest[0]
+            yield "negation", ast.BoolOp(ast.Or() if isinstance(operator, ast.And) else ast.And(), values)
         case ast.If(test=test):
-            otherwise = node.orelse
-            shown = f"if {ast.unparse(test)}"
-            yield (
-                "branch left out",
-                f"not done: {shown}",
-                lambda _: ast.If(ast.Constant(False), node.body, otherwise),
-            )
+            yield "branch left out", ast.If(ast.Constant(False), node.body, node.orelse)
             if not isinstance(test, (ast.Compare, ast.BoolOp)) and not _is_not(test):
-                yield (
-                    "negation",
-                    f"if not {ast.unparse(test)}",
-                    lambda _: ast.If(_not(test), node.body, otherwise),
-                )
+                yield "negation", ast.If(_not(test), node.body, node.orelse)
         case ast.IfExp(test, body, orelse):
-            yield to("branch left out", orelse)
+            yield "branch left out", orelse
             if not _is_not(test):
-                yield to("negation", ast.IfExp(_not(test), body, orelse))
+                yield "negation", ast.IfExp(_not(test), body, orelse)
         case ast.Expr(ast.Call()):
-            yield "call left out", "pass", lambda _: None
+            yield "call left out", ast.Pass()
         case ast.Assign([ast.Attribute() | ast.Subscript()], _) | ast.AugAssign():
-            yield "statement left out", "pass", lambda _: None
+            yield "statement left out", ast.Pass()
         case ast.Raise() if node.exc is not None:
-            yield "branch left out", "pass", lambda _: None
+            yield "branch left out", ast.Pass()
         case ast.Call(called, [first, second, *others], keywords) if _is_swapped(called, first, second):
-            yield to("argument swapped", ast.Call(called, [second, first, *others], keywords))
+            yield "argument swapped", ast.Call(called, [second, first, *others], keywords)
         case ast.Constant() if (wrong := _constant(node)) is not None:
-            yield to("constant changed", wrong)
-        case ast.BinOp(left, (ast.Add() | ast.Sub()) as operator, right) if not _is_text(
-            left
-        ) and not _is_text(right):
-            yield to(
-                "constant changed",
-                ast.BinOp(left, ast.Sub() if isinstance(operator, ast.Add) else ast.Add(), right),
-            )
+            yield "constant changed", wrong
+        case ast.BinOp(left, (ast.Add() | ast.Sub()) as operator, right):
+            if not _is_text(left) and not _is_text(right):
+                other = ast.Sub() if isinstance(operator, ast.Add) else ast.Add()
+                yield "constant changed", ast.BinOp(left, other, right)
 
 
 def _is_swapped(called: ast.expr, first: ast.expr, second: ast.expr) -> bool:

@@ -125,8 +125,13 @@ sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [HOURS=10000] [SEED=firs
 fuzz: $(VENV)/.dev  ## broken frames, banners, specs, journals and checkpoints for so long: make fuzz MINUTES=10; exit 1 with what was found
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
-mutants: $(VENV)/.dev  ## that the tests bite: each of some hundred mistakes must be found; exit 1 with those that survive
-	$(BIN)/python -m tests.sim.mutants
+mutants: $(VENV)/.dev  ## draw mistakes in every room, and count those that the unit tests find: make mutants [PATHS="core head/journal"] [NUMBER=30] [SEED=1] [WRITE=1 for docs/mutants.md]
+	$(BIN)/python -m pytest -q -n auto -p tests.mutants.covering tests/unit -m 'not tensorflow and not lab'
+	$(BIN)/python -m tests.mutants $(PATHS) --number $(or $(NUMBER),30) --seed $(or $(SEED),1) $(if $(WRITE),--write)
+
+.PHONY: mutants-known
+mutants-known: $(VENV)/.dev  ## that the tests bite: each of some hundred known mistakes must be found; exit 1 with those that survive
+	$(BIN)/python -m tests.mutants.known
 
 docker-demo:  ## the same training across containers, one of which is killed on the way
 	$(PYTHON) docker/demo.py

@@ -238,6 +238,7 @@ def has_saved(cluster: Cluster, run: dict[str, Any]) -> bool:
     return checkpoint is not None and str(generation_directory(cluster, run)) in checkpoint["path"]
 
 
+@pytest.mark.long  # so is the next one: test_network_faults.py has both zombies without TensorFlow
 @pytest.mark.fault(27)
 def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
@@ -271,6 +272,7 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
 
 
+@pytest.mark.long
 @pytest.mark.fault(28)
 def test_row_28_a_zombie_chief_removes_only_its_own_backup(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
@@ -343,7 +345,13 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     ("named", "env", "found"),
     [
         pytest.param("no-such-host.invalid", {}, "knows no address of this name", id="name"),
-        pytest.param("127.0.0.1", {"http_proxy": "http://127.0.0.1:9"}, "gRPC goes through", id="proxy"),
+        pytest.param(
+            "127.0.0.1",
+            {"http_proxy": "http://127.0.0.1:9"},
+            "gRPC goes through",
+            id="proxy",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 @pytest.mark.fault(85)

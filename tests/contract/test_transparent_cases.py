@@ -130,6 +130,7 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     assert "`prove: off` under `run`" in refusal
 
 
+@pytest.mark.long  # tests/contract/test_transparent_fits.py kills one in a later fit too
 def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

@@ -271,7 +271,11 @@ def taken(gpu: int, user: str | None) -> dict[str, Any]:
             {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}},
             "GPU 1, which is divided into MIG instances: MIG-7",
         ),
-        (("MIG-8",), {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}}, "the run is to have MIG-8, and its driver shows GPU-a, GPU-b, MIG-7"),
+        (
+            ("MIG-8",),
+            {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}},
+            "its driver shows GPU-a, GPU-b, MIG-7",
+        ),
         ((0, 2), TWO_GPUS, "the run is to have GPU 2, and its driver shows 2, counted from 0"),
     ],
 )

@@ -31,6 +31,7 @@ from orchestrator.head.links.conversation import OrderRefused
 from orchestrator.head.transfer import outputs
 from orchestrator.head.transfer.outputs import Output
 from orchestrator.protocol.paths import RelativePath
+from orchestrator.task.transparent import backup
 from tests.unit.checkpoints import saved
 from tests.unit.core.transcript import make_plan
 from tests.unit.head.test_outputs import Host
@@ -48,6 +49,8 @@ TARGETS = (
     *(".orch/pinned", ".orch/safe", "gen-000001", "gen-000002", "gen-000003", "gen-000003.tmp"),
     *("gen-000002/best", "gen-000002/best/ckpt-100.npz", "gen-000002/ckpt-200.npz", "gen-000003.tmp/best"),
     *("gen-000003.tmp/ckpt-200.npz", "gen-000003.tmp/.orch-seed.json", ".orch/safe/gen-000002.tmp"),
+    *("gen-000002/orch", "gen-000002/orch/fit-000/saving_temp"),
+    "gen-000002/orch/fit-000/saving_temp/latest.weights.h5",
     *("gen-000002/inner", "gen-000002/inner/rescued-by-worker-1-150.about", "gen-000003.tmp/inner"),
     *(
         "gen-000002/new.csv",
@@ -112,6 +115,14 @@ def _rescue(root: str) -> object:
         return copying.copy(answer["path"], scratch)
 
 
+def _backup(root: str) -> object:
+    """Save as the runtime of a task does, beside what a survivor has handed over."""
+    directory = backup.folder(f"{root}/gen-000002", 0)
+    backup.write(backup.rescued(directory, "worker:1"), {backup.STEPS: 40}, backup.Position(1, 0, 40))
+    backup.write(directory, {backup.STEPS: 50}, backup.Position(1, 0, 50))
+    return backup.newest(directory)
+
+
 DEEDS: dict[str, Callable[[str], object]] = {
     "seed": _seed,
     "people": _people,
@@ -122,6 +133,7 @@ DEEDS: dict[str, Callable[[str], object]] = {
     "scratch": _scratch,
     "fetch": _fetch,
     "rescue": _rescue,
+    "backup": _backup,
 }
 """What we do in the directory meanwhile."""
 

@@ -91,7 +91,7 @@ def test_row_99_a_gpu_by_its_uuid_is_the_gpu_of_that_number_and_an_instance_is_o
     assert (refused.returncode, f"GPU 0 is held by {run_id}" in refused.stderr) == (6, True), refused.stderr
     missing = second.orch("up", spec(second, "v", _FIRST.replace("1", "9")))
     assert missing.returncode == 6, missing.stderr
-    assert "is to have GPU GPU-99999999-9999-9999-9999-999999999999, and its driver shows 2" in missing.stderr
+    assert "is to have GPU-99999999-9999-9999-9999-999999999999, and its driver shows GPU-" in missing.stderr
     cluster.ok("kill", "t")
 
     (lab.dir / "bin" / "nvidia-smi").write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=_DIVIDED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -322,6 +323,38 @@ def test_a_line_of_activate_that_hangs_leaves_nothing_behind(rig: Rig) -> None:
     (error,) = results
     assert "`activate` did not end in time there: timeout 900" in str(error)
     assert comes(lambda: not having(mark), SOON_S), having(mark)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("exec >/dev/null; echo lost", None),
+        ("cd /; umask 077; set -eu; trap 'echo bye' EXIT; printf 'no newline'", None),
+        ("exit 0", "`activate` ended its shell there, as `exit` and `exec` do: exit 0"),
+        ("exec cat", "`activate` ended its shell there"),
+        (
+            "echo why >&2; false",
+            "`activate` failed there with exit code 1: echo why >&2; false; it said: why",
+        ),
+        ("yes", "`activate` prints without end there: yes"),
+    ],
+)
+def test_what_a_line_of_activate_may_do_and_what_is_said_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str | None
+) -> None:
+    monkeypatch.setenv("ORCH_HOST_DIR", str(tmp_path / "host"))
+    host = HostPlan("gpu-a", transport="local", python=sys.executable, activate=line)
+    transport = LocalTransport()
+    try:
+        channel = transport.open(host, bootstrap.COMMAND)
+        if says is None:
+            assert bootstrap.start_agent(channel, host, bundle.load(), timeout_s=patient(15.0)).hello
+            return
+        with pytest.raises(HostError) as refused:
+            bootstrap.start_agent(channel, host, bundle.load(), timeout_s=patient(15.0))
+        assert says in str(refused.value)
+    finally:
+        transport.close(host)
 
 
 def having(text: str, *words: str) -> list[str]:

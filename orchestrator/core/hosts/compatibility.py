@@ -126,7 +126,10 @@ def gpus(
     lists = "`nvidia-smi -L` there lists them"
     for gpu in sorted(wanted, key=str, reverse=True):
         if gpu not in instances and gpu not in range(len(present)):
-            what = f"the run is to have GPU {gpu}, and its driver shows {len(present)}, counted from 0"
+            shows = (
+                f"{len(present)}, counted from 0" if isinstance(gpu, int) else listed([*present, *instances])
+            )
+            what = f"the run is to have {'GPU ' if isinstance(gpu, int) else ''}{gpu}, and its driver shows {shows}"
             hint = f"correct `gpus` of this host in the cluster spec; {lists}"
         elif parts := [uuid for uuid, whole in instances.items() if whole == gpu]:
             what = f"the run is to have GPU {gpu}, which is divided into MIG instances: {listed(parts)}"

@@ -96,11 +96,14 @@ watches reads only the end. It must have let go of the input before another proc
 """
 
 _ACTIVATE = (
-    'echo orch-activates; ORCH_BEFORE="$(env -0 | base64)"; export ORCH_BEFORE; eval "$2" || exit; '
+    'echo orch-activates; ORCH_BEFORE="$(env -0 | base64)"; export ORCH_BEFORE; exec 9>&1; eval "$2" || exit; '
     "unset ORCH_ACTIVATING; "
-    'exec /bin/sh -c "$1" <&3 3<&-'
+    'exec /bin/sh -c "$1" <&3 3<&- >&9 9>&-'
 )
-"""What the login shell runs for `activate` of the spec: the person's line is an argument, and is in no other text."""
+"""What the login shell runs for `activate` of the spec: the person's line is an argument, and is in no other text.
+
+The line may send the shell's output elsewhere (`exec >/dev/null`); ours goes on where it did.
+"""
 
 _FOREIGN = 97
 """The exit code of a shell that reads our input as commands: the first line has it end before it runs any."""
@@ -458,11 +461,14 @@ class _Talk:
     def _read(self, began_at: float) -> None:
         """Read some of what comes before the hello."""
         if len(self.heard) > _JUNK_BYTES_MAX:
+            by_line = b"orch-activates\n" in self.heard
             raise HostUnfit(
                 self.host.name,
-                "its login shell prints without end before our command runs",
+                f"`activate` prints without end there: {self.host.activate}"
+                if by_line
+                else "its login shell prints without end before our command runs",
                 hint="let .bashrc and its like print nothing for shells that are not interactive",
-                code="rc-files",
+                code="activate" if by_line else "rc-files",
             )
         data = self.channel.read(_READ_BYTES)
         if not data:
@@ -537,10 +543,14 @@ class _Talk:
             and b"orch-activates\n" in self.heard
             and (code := self.channel.exit_status()) is not None
         ):
+            how = (
+                f"failed there with exit code {code}"
+                if code
+                else "ended its shell there, as `exit` and `exec` do"
+            )
             return HostUnfit(
                 name,
-                f"`activate` failed there with exit code {code}: {self.host.activate}"
-                + (f"; it said: {last}" if last else ""),
+                f"`activate` {how}: {self.host.activate}" + (f"; it said: {last}" if last else ""),
                 hint="it is run by the login shell (`sh` where that is fish or csh): `bash -lc 'LINE'` there "
                 "must work; conda needs `source DIR/bin/activate NAME`",
                 code="activate",

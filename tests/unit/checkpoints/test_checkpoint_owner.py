@@ -12,7 +12,7 @@ import pytest
 from orchestrator.both.within import Tree
 from orchestrator.checkpoints import claims
 from orchestrator.checkpoints.places import SeedError
-from orchestrator.checkpoints.seed import seed
+from orchestrator.checkpoints.seed import finish, seed
 from orchestrator.protocol.orders.driving import Claim, Stamp
 
 MINE: Claim = {
@@ -86,3 +86,23 @@ def test_a_stamp_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> No
     assert stamped(str(tmp_path)) is None
     seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
     assert stamped(str(tmp_path)) is not None
+
+
+@pytest.mark.fault(100)
+@pytest.mark.parametrize("is_link", [True, False])
+def test_row_100_a_generation_that_is_another_one_than_was_built_is_refused(
+    tmp_path: Path, is_link: bool
+) -> None:
+    home, root = tmp_path / "home", tmp_path / "saves"
+    home.mkdir()
+    (root / "gen-000001.tmp").mkdir(parents=True)
+    with Tree(str(root)) as tree, tree.below("gen-000001.tmp") as building:
+        (root / "gen-000001.tmp").rename(root / "away")
+        if is_link:
+            (root / "gen-000001.tmp").symlink_to(home)
+        else:
+            (root / "gen-000001.tmp").mkdir()
+        with pytest.raises(SeedError, match="was replaced by something else while it was written"):
+            finish(tree, building, "gen-000001", {})
+    assert sorted(path.name for path in root.iterdir()) == ["away"]
+    assert list(home.iterdir()) == []

@@ -12,7 +12,7 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, HostUp
-from orchestrator.core.state.host import Facts
+from orchestrator.core.state.host import Facts, Link
 from orchestrator.core.state.phase_states import Rendezvous
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, TaskPhase
@@ -326,3 +326,26 @@ def test_how_a_pod_ended_is_said_by_kubernetes(before: str, advice: str) -> None
     assert found is not None
     assert (found.cause, found.means) == (Cause.REBOOTED, f"a: {before}")
     assert advice in found.advice
+
+
+@pytest.mark.fault(108)
+@pytest.mark.parametrize("is_cut_off", [True, False], ids=["cut off", "frozen"])
+def test_of_two_that_are_silent_the_one_is_blamed_whom_a_follower_names(is_cut_off: bool) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    run = new_run("t-1", make_plan(names, checkpoint=False), epoch=1, at=0.0)
+    tasks = [replace(task, phase=TaskPhase.RUNNING, generation=1) for task in run.tasks]
+    said = "UnavailableError: /job:worker/replica:0/task:2 stopped sending heartbeats"
+    follower = replace(tasks[0], phase=TaskPhase.EXITED, exit=Exit(Cause.FOLLOWER, 1, at=50.0, error=said))
+    hosts = [replace(host, link=Link.CONNECTED, heard_at=49.0) for host in run.hosts]
+    for at, age_s in ((1, 30.0), (2, 12.0)):
+        if is_cut_off:
+            hosts[at] = replace(hosts[at], link=Link.UNREACHABLE, heard_at=50.0 - age_s)
+        else:
+            tasks[at] = replace(tasks[at], progress=replace(tasks[at].progress, runtime_age_s=age_s))
+    run = replace(run, generation=1, hosts=tuple(hosts), tasks=(follower, *tasks[1:]))
+    found = cause.behind(run, follower, "worker:0 on a lost its peers")
+    assert found is not None
+    if is_cut_off:
+        assert (found.cause, found.host) == (Cause.NETWORK, "c")
+    else:
+        assert (found.cause, str(found.task)) == (Cause.STALLED, "worker:2")

@@ -141,7 +141,7 @@ def test_no_name_of_a_request_leads_out_of_the_directory(host: Host, to: str) ->
 def test_nothing_is_written_into_a_repository(run: Run, tmp_path: Path, path: str) -> None:
     host = Host({path: b"runs"})
     found = outputs.listed(run, leases(a=host, b=Host({})), [path.split("/")[-1], "/.*"], None)["files"]
-    assert [(file["to"], "whose files git and the like run" in file["why"]) for file in found] == [
+    assert [(file["to"], "whose files git and the like run" in (file["why"] or "")) for file in found] == [
         (path, True)
     ]
     with pytest.raises(OrderRefused, match="it would lie in"):

@@ -265,13 +265,17 @@ def taken(gpu: int, user: str | None) -> dict[str, Any]:
         ((0, 1), {**TWO_GPUS, **taken(1, "ana")}, "GPU 1 by pid 4242 of ana (python3)"),
         ((1,), {**TWO_GPUS, **taken(1, None)}, "pid 4242 of a user who cannot be seen"),
         (("GPU-b",), {**TWO_GPUS, **taken(1, "ana")}, "GPU 1 by pid 4242 of ana (python3)"),
-        (("GPU-c",), TWO_GPUS, "the run is to have GPU GPU-c, and its driver shows 2"),
+        (("GPU-c",), TWO_GPUS, "the run is to have GPU-c, and its driver shows GPU-a, GPU-b"),
         (
             (1,),
             {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}},
             "GPU 1, which is divided into MIG instances: MIG-7",
         ),
-        (("MIG-8",), {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}}, "the run is to have GPU MIG-8, and"),
+        (
+            ("MIG-8",),
+            {**TWO_GPUS, "gpu_instances": {"MIG-7": 1}},
+            "its driver shows GPU-a, GPU-b, MIG-7",
+        ),
         ((0, 2), TWO_GPUS, "the run is to have GPU 2, and its driver shows 2, counted from 0"),
     ],
 )

@@ -432,7 +432,7 @@ def test_what_is_to_be_imported_costs_less_than_a_second_and_200_mb(tmp_path: Pa
     spent_s = 9.0
     for _ in range(3):  # a core that is shared is slower than the file is costly: the best one counts
         run = subprocess.run(
-            [sys.executable, "-I", "-c", MEASURED, reader, file],
+            [sys.executable, "-P", "-c", MEASURED, reader, file],
             capture_output=True,
             text=True,
             timeout=60,

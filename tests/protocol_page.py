@@ -117,7 +117,7 @@ on one host), `slots` (to rank 0, which serves the rendezvous: the places of all
 """
 
 FROM_AGENT = (hello.HelloFrame, hello.CommandFrame, reports.ReportFrame, replies.OkFrame, replies.ErrorFrame)
-LINES = (*get_args(runtime_lines.RuntimeLine), *get_args(runtime_lines.ShimLine))
+LINES = (*get_args(runtime_lines.RuntimeLine), runtime_lines.ShimLine)
 
 
 def page() -> str:

@@ -70,7 +70,7 @@ def patch_latest(module: ModuleType) -> None:
 
     @functools.wraps(find)
     def latest_checkpoint(checkpoint_dir: Any, latest_filename: Any = None) -> Any:
-        found, of_chief = find(checkpoint_dir, latest_filename), _of_chief(checkpoint_dir)
+        found, of_chief = find(checkpoint_dir, latest_filename), _path_of_chief(checkpoint_dir)
         if found is not None or of_chief is None:
             return found
         has_trained = this_task.progress is not None and this_task.progress.has_stepped
@@ -90,7 +90,7 @@ def patch_model(module: ModuleType) -> None:
 
     @functools.wraps(load)
     def load_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        of_chief = _of_chief(filepath)
+        of_chief = _path_of_chief(filepath)
         if of_chief is not None and not _is_there(os.fspath(filepath)) and _is_there(of_chief):
             filepath = of_chief
         result = load(self, filepath, *args, **kwargs)
@@ -109,7 +109,7 @@ def _inner(path: Any) -> str | None:
     return None if inner.split(os.sep)[0] == ".." else inner
 
 
-def _of_chief(path: Any) -> str | None:
+def _path_of_chief(path: Any) -> str | None:
     """Return the same path in the chief's checkpoint directory; None on the chief, and where it is not shared."""
     inner, chiefs = _inner(path), os.environ.get("ORCH_RESCUE_DIR")
     if inner is None or not chiefs or _inner(chiefs) is not None:

@@ -96,7 +96,7 @@ def ansible(
 ) -> Layout:
     """Return the layout of an inventory, or of one group of it."""
     text = text.removeprefix("\ufeff")
-    inventory = _of_yaml(text) if _is_yaml(text) else _of_ini(text)
+    inventory = _read_yaml(text) if _is_yaml(text) else _read_ini(text)
     for name in ("all", *inventory.groups()):
         inventory.vars[name] = {**inventory.vars.get(name, {}), **_read_beside(beside, "group_vars", name)}
     own = {
@@ -149,7 +149,7 @@ def _is_yaml(text: str) -> bool:
     return first.startswith(("---", "{")) or bool(re.match(r"[^\s\[=]+:(?:\s|$)", first))
 
 
-def _of_ini(text: str) -> _Inventory:
+def _read_ini(text: str) -> _Inventory:
     """Return the inventory of `[group]`, `[group:vars]` and `[group:children]` sections."""
     inventory, section, kind = _Inventory(), "ungrouped", ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -201,7 +201,7 @@ def _expanded(name: str, where: str) -> Iterator[str]:
         yield from _expanded(name[: range_.start()] + this + name[range_.end() :], where)
 
 
-def _of_yaml(text: str) -> _Inventory:
+def _read_yaml(text: str) -> _Inventory:
     inventory = _Inventory()
 
     def walk(name: str, content: object) -> None:

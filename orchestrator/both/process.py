@@ -105,7 +105,7 @@ def started_with(*arguments: str) -> bool:
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-                if wanted in file.read() and os.stat(f"/proc/{pid}").st_uid == my_uid:
+                if wanted in file.read() and owner(pid) == my_uid:
                     return True
         except OSError:
             continue  # it has ended
@@ -199,7 +199,8 @@ def marks(host_dir: str | None = None, *, run: str | None = None) -> list[Mark]:
     found = []
     me, my_uid = os.getpid(), os.getuid()
     for pid in _pids():
-        environ = _environ(pid, my_uid, having=wanted or b"ORCH_RUN=") if pid != me else {}
+        is_other = pid != me and owner(pid) == my_uid
+        environ = environment(pid, having=wanted or b"ORCH_RUN=") if is_other else {}
         its_run, generation = environ.get(b"ORCH_RUN", b""), environ.get(b"ORCH_GENERATION", b"")
         if not its_run or its_run != (wanted or its_run) or not generation.isdigit():
             continue
@@ -262,14 +263,21 @@ def descendants(pid: int) -> list[Identity]:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether the process has a handler of its own for that signal."""
+    return bool(_status(pid, b"SigCgt", 16) >> (number - 1) & 1)
+
+
+def peak_rss_bytes(pid: int) -> int | None:
+    """Return the most memory that this one process has had resident; None if unknown."""
+    return _status(pid, b"VmHWM", 10) * 1024 or None
+
+
+def _status(pid: int, name: bytes, base: int) -> int:
+    """Return a number of /proc's `status` of a process; 0 if it is unknown."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+            return next((int(line.split()[1], base) for line in file if line.startswith(name + b":")), 0)
     except (OSError, ValueError, IndexError):
-        return False
-    return False
+        return 0
 
 
 def kernel_view(pid: int) -> str:
@@ -364,14 +372,20 @@ def stat_of(pid: int, path: str | None = None) -> Stat | None:
         return None
 
 
-def _environ(pid: int, uid: int, *, having: bytes) -> dict[bytes, bytes]:
-    """Return the environment that a process was started with; empty if it lacks `having`, or is another user's.
+def owner(pid: int) -> int | None:
+    """Return the user id of a process; None if it is gone, or cannot be seen, as from within a container."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def environment(pid: int, *, having: bytes = b"") -> dict[bytes, bytes]:
+    """Return the environment that a process was started with; empty if it lacks `having`, or we may not read it.
 
     Every process of the host is asked, and few have any of our text, so the others are not parsed.
     """
     try:
-        if os.stat(f"/proc/{pid}").st_uid != uid:
-            return {}
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
             data = file.read()
     except OSError:

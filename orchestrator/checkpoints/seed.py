@@ -11,15 +11,7 @@ import os
 
 from orchestrator.both.backup_file import RESCUED, is_backup, is_ours
 from orchestrator.checkpoints import claims, discovery, hdf5, lineage, places
-from orchestrator.checkpoints.copying import (
-    copied,
-    copy_link,
-    copy_others,
-    drop,
-    emptied,
-    is_linked,
-    size,
-)
+from orchestrator.checkpoints.copying import copied, copy_link, copy_others, drop, emptied, is_linked, size
 from orchestrator.checkpoints.discovery import Contents
 from orchestrator.checkpoints.lineage import Origin
 from orchestrator.checkpoints.places import (

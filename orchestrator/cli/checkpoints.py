@@ -8,8 +8,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 from orchestrator.both.backup_file import is_ours
-from orchestrator.cli.run_choice import to_read
 from orchestrator.cli.session import Session
+from orchestrator.client.choice import to_read
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.words import listed
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
-from orchestrator.client.choice import is_active
+from orchestrator.client.choice import is_active, status_of
 from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.faults import KINDS
 from orchestrator.core.notes import NoteKind, kind_of

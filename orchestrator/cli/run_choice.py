@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.client.choice import START_ONE as START_ONE
-from orchestrator.client.choice import find as find
-from orchestrator.client.choice import find_or_newest as find_or_newest
-from orchestrator.client.choice import hosts_of as hosts_of
-from orchestrator.client.choice import is_active as is_active
-from orchestrator.client.choice import no_such_run as no_such_run
-from orchestrator.client.choice import only_active as only_active
-from orchestrator.client.choice import runs_of as runs_of
-from orchestrator.client.choice import status_of as status_of
-from orchestrator.client.choice import to_read as to_read
+from orchestrator.client.choice import find_or_newest, hosts_of, is_active
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
     from orchestrator.head.records.runlogs import RunLogs
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -77,39 +69,25 @@ def name_and_task(name: str | None, task: str | None) -> tuple[str | None, str |
     return name, task
 
 
-def complete_run(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 (click's signature)
-    incomplete: str,
-) -> list[str]:
+def complete_run(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the names of runs: from the coordinator if it answers at once, else from the disk."""
-    from orchestrator.cli.session import Session
     from orchestrator.head.records.runlogs import RunLogs, run_name
 
     runs = _runs_now(ctx)
     if runs is None:
-        session = ctx.find_object(Session) or Session.from_process()
-        names = [run_name(run_id) for run_id in RunLogs(session.paths.state_dir).runs()]
+        names = [run_name(run_id) for run_id in RunLogs(_session(ctx).paths.state_dir).runs()]
     else:
         names = [str(run.get("name")) for run in runs]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-def complete_host(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 (click's signature)
-    incomplete: str,
-) -> list[str]:
+def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the hosts of active runs. None if no coordinator answers at once."""
     runs = [run for run in _runs_now(ctx) or [] if is_active(run)]
     return sorted({name for run in runs for name in hosts_of(run) if name.startswith(incomplete)})
 
 
-def complete_task(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 (click's signature)
-    incomplete: str,
-) -> list[str]:
+def complete_task(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the tasks of active runs. None if no coordinator answers at once."""
     tasks = [str(task["task"]) for run in _runs_now(ctx) or [] if is_active(run) for task in run["tasks"]]
     return [name for name in dict.fromkeys(tasks) if name.startswith(incomplete)]
@@ -136,29 +114,20 @@ def complete_logged_host(ctx: click.Context, param: click.Parameter, incomplete:
 
 def _logged(ctx: click.Context) -> tuple[RunLogs, str | None]:
     """Return the logs on this machine, and their run."""
-    from orchestrator.cli.session import Session
     from orchestrator.head.records.runlogs import RunLogs
 
-    session = ctx.find_object(Session) or Session.from_process()
-    logs = RunLogs(session.paths.state_dir)
+    logs = RunLogs(_session(ctx).paths.state_dir)
     return logs, logs.newest(ctx.params.get("name"))
 
 
-def complete_checkpoint(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 (click's signature)
-    incomplete: str,
-) -> list[str]:
+def complete_checkpoint(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the generations, steps and names of a run's checkpoints. Its host is asked."""
-    from orchestrator.cli.session import Session
-
-    session = ctx.find_object(Session) or Session.from_process()
     # If there is a word already, click may have taken the run's name for the checkpoint.
     name = ctx.params.get("name") or ctx.params.get("checkpoint")
     try:
         run = find_or_newest(_runs_now(ctx) or [], name)
         path = f"/v1/runs/{run['run_id']}/checkpoints"
-        checkpoints = session.client().get(path, timeout_s=_HOST_PATIENCE_S).get("checkpoints") or []
+        checkpoints = _session(ctx).client().get(path, timeout_s=_HOST_PATIENCE_S).get("checkpoints") or []
     except OrchestratorError:
         return []
     words = [word for checkpoint in checkpoints for word in _words_for(checkpoint)]
@@ -173,11 +142,14 @@ def _words_for(checkpoint: Mapping[str, Any]) -> list[str]:
 
 def _runs_now(ctx: click.Context) -> list[Mapping[str, Any]] | None:
     """Return the runs if the coordinator answers within the patience of a person who pressed Tab, else None."""
-    from orchestrator.cli.session import Session
-
-    session = ctx.find_object(Session) or Session.from_process()
     try:
-        runs = session.client().get("/v1/status", timeout_s=0.5).get("runs")
+        runs = _session(ctx).client().get("/v1/status", timeout_s=0.5).get("runs")
     except OrchestratorError:
         return None
     return runs if isinstance(runs, list) else []
+
+
+def _session(ctx: click.Context) -> Session:
+    from orchestrator.cli.session import Session
+
+    return ctx.find_object(Session) or Session.from_process()

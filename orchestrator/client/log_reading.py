@@ -8,13 +8,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-from orchestrator.client.choice import (
-    START_ONE,
-    is_active,
-    no_such_run,
-    status_of,
-    to_read,
-)
+from orchestrator.client.choice import START_ONE, is_active, no_such_run, status_of, to_read
 from orchestrator.client.environment import Environment
 from orchestrator.client.log_selection import EVERYTHING, Selection
 from orchestrator.client.waiting import wait_for_the_last_lines

@@ -109,5 +109,7 @@ class Concern(NamedTuple):
     """What the status of a run that trains says of it: the end of a sentence, which begins with a semicolon."""
     waits: Callable[[Run, Instant], str] = lambda *_: ""
     """What the status says that the run waits for; empty where it waits for nothing that is this concern's."""
+    shows: Callable[[Run, Instant], Mapping[str, Any]] = lambda *_: {}
+    """Its part of the status document, by key."""
     demands: Callable[[Run], Iterable[tuple[bool, str]]] = lambda _: ()
     """What is true in every state of a run that has not ended, each with its sentence."""

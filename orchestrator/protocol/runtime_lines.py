@@ -23,12 +23,6 @@ class Ready(TypedDict):
     versions: dict[str, str | None]
 
 
-class ReadyLine(TypedDict):
-    """Runtime to shim: the task waits for its release; TensorFlow is imported if the script names it."""
-
-    ready: Ready
-
-
 class StepLine(TypedDict):
     """Runtime to shim: the progress of the training, at most four times a second."""
 
@@ -56,26 +50,6 @@ class StepLine(TypedDict):
     steps_per_s: NotRequired[Pace]
 
 
-class SayLine(TypedDict):
-    """Runtime to shim: a sentence for people."""
-
-    say: Said
-
-
-class ErrorLine(TypedDict):
-    """Runtime to shim: what ended the script; `kind` is `import`, `syntax`, `exception`, `unsupported`, or a word of
-    the runtime's own that a failure signature knows: `no-tpu`, `no-local-tpu`, `no-rendezvous`,
-    `began-apart`, `other-shapes`."""
-
-    error: Said
-
-
-class StacksLine(TypedDict):
-    """Runtime to shim: the Python stacks of all threads."""
-
-    stacks: Stacks
-
-
 class Rescue(TypedDict):
     """The state that was handed over."""
 
@@ -83,30 +57,6 @@ class Rescue(TypedDict):
     took_s: NotRequired[Seconds]
     why: NotRequired[str]
     """Why nothing was handed over."""
-
-
-class HoldsLine(TypedDict):
-    """Runtime to shim: the answer to a stop that asks to compare."""
-
-    holds: Holds
-
-
-class RescuedLine(TypedDict):
-    """Runtime to shim: the answer to a stop that asks for a rescue."""
-
-    rescued: Rescue
-
-
-class RestoredLine(TypedDict):
-    """Runtime to shim: which checkpoint of ours the training goes on from, or which could not be restored."""
-
-    restored: Restored
-
-
-class LoadedLine(TypedDict):
-    """Runtime to shim: which weights the script has loaded."""
-
-    loaded: Loaded
 
 
 class Heartbeat(TypedDict):
@@ -117,22 +67,10 @@ class Heartbeat(TypedDict):
     """While it passes over data."""
 
 
-class HeartbeatLine(TypedDict):
-    """Runtime to shim, each second from the release on, and before and after it connects to its peers."""
-
-    heartbeat: Heartbeat
-
-
 class Go(TypedDict):
     """The content of a release."""
 
     env: dict[str, str]
-
-
-class GoLine(TypedDict):
-    """Shim to runtime: the release."""
-
-    go: Go
 
 
 class Stopping(TypedDict):
@@ -145,32 +83,40 @@ class Stopping(TypedDict):
     """Whether to report the held state before that, and to wait for a second stop."""
 
 
-class StopLine(TypedDict):
-    """Shim to runtime: end the task."""
+class Word(TypedDict, total=False):
+    """Runtime to shim: one of these."""
 
-    stop: Stopping
+    ready: Ready
+    """The task waits for its release; TensorFlow is imported if the script names it."""
+    say: Said
+    """A sentence for people."""
+    error: Said
+    """What ended the script; `kind` is `import`, `syntax`, `exception`, `unsupported`, or a word of the runtime's own
+    that a failure signature knows: `no-tpu`, `no-local-tpu`, `no-rendezvous`, `began-apart`, `other-shapes`."""
+    stacks: Stacks
+    """The Python stacks of all threads."""
+    holds: Holds
+    """The answer to a stop that asks to compare."""
+    rescued: Rescue
+    """The answer to a stop that asks for a rescue."""
+    restored: Restored
+    """Which checkpoint of ours the training goes on from, or which could not be restored."""
+    loaded: Loaded
+    """Which weights the script has loaded."""
+    heartbeat: Heartbeat
+    """Each second from the release on, and before and after it connects to its peers."""
 
 
-class AskStacksLine(TypedDict):
-    """Shim to runtime: send the stacks."""
-
-    stacks: dict[str, object]
-
-
-RuntimeLine = (
-    ReadyLine
-    | StepLine
-    | SayLine
-    | ErrorLine
-    | StacksLine
-    | HoldsLine
-    | RescuedLine
-    | RestoredLine
-    | LoadedLine
-    | HeartbeatLine
-)
+RuntimeLine = Word | StepLine
 """What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
 
 
-ShimLine = GoLine | StopLine | AskStacksLine
-"""What a shim sends to its runtime."""
+class ShimLine(TypedDict, total=False):
+    """Shim to runtime: one of these."""
+
+    go: Go
+    """The release."""
+    stop: Stopping
+    """End the task."""
+    stacks: dict[str, object]
+    """Send the stacks."""

@@ -73,7 +73,7 @@ def patch_latest(module: ModuleType) -> None:
 
     @functools.wraps(find)
     def latest_checkpoint(checkpoint_dir: Any, latest_filename: Any = None) -> Any:
-        found, of_chief = find(checkpoint_dir, latest_filename), _of_chief(checkpoint_dir)
+        found, of_chief = find(checkpoint_dir, latest_filename), _path_of_chief(checkpoint_dir)
         if found is not None or of_chief is None:
             return found
         has_trained = this_task.progress is not None and this_task.progress.has_stepped
@@ -124,7 +124,7 @@ def _inner(path: Any) -> str | None:
     return None if inner.split(os.sep)[0] == ".." else inner
 
 
-def _of_chief(path: Any) -> str | None:
+def _path_of_chief(path: Any) -> str | None:
     """Return the same path in the chief's checkpoint directory; None on the chief, and where it is not shared."""
     inner, chiefs = _inner(path), os.environ.get("ORCH_RESCUE_DIR")
     if inner is None or not chiefs or _inner(chiefs) is not None:
@@ -134,7 +134,7 @@ def _of_chief(path: Any) -> str | None:
 
 def _whole_of_chief(path: Any) -> Any:
     """Return a path in the chief's directory for one that is not there in this task's own; else the path."""
-    of_chief = _of_chief(path)
+    of_chief = _path_of_chief(path)
     is_of_chief = of_chief is not None and not _is_there(os.fspath(path)) and _is_there(of_chief)
     return of_chief if is_of_chief else path
 

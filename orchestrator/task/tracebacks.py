@@ -40,7 +40,7 @@ def last_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError) or len(lines) <= 1:
         return (lines or [type(error).__name__])[-1][:_MESSAGE_MAX]
     if lines[0].endswith("in user code:"):
-        return _of_user_code(lines)[:_MESSAGE_MAX]
+        return _line_of_user_code(lines)[:_MESSAGE_MAX]
     # After "2 root error(s) found." the first indented line names the error.
     telling = [
         line
@@ -50,7 +50,7 @@ def last_line(error: BaseException) -> str:
     return " ".join(line.strip() for line in telling)[:_MESSAGE_MAX]
 
 
-def _of_user_code(lines: list[str]) -> str:
+def _line_of_user_code(lines: list[str]) -> str:
     """Return the message and the last place in the script of an error that was raised while TensorFlow traced its code.
 
     The error itself, indented, follows the places: `File "train.py", line 7, in train_step *`.

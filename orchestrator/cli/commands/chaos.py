@@ -12,16 +12,9 @@ import click
 from orchestrator.cli.fault_recovery import Outcome, watch_recovery
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
-from orchestrator.cli.run_choice import (
-    complete_host,
-    complete_task,
-    find,
-    only_active,
-    run_argument,
-    runs_of,
-    status_of,
-)
+from orchestrator.cli.run_choice import complete_host, complete_task, run_argument
 from orchestrator.cli.session import Session
+from orchestrator.client.choice import find, only_active, runs_of, status_of
 from orchestrator.core.errors import Refused, UsageError, WaitTimedOut
 from orchestrator.core.faults import KINDS
 from orchestrator.core.words import duration

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.both import process
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import carried_out, is_interactive
 from orchestrator.cli.inventory_option import inventory_option
@@ -97,13 +98,13 @@ def _agents(session: Session, plan: Plan) -> list[Finding]:
         return []
     try:
         pid = session.client().get("/v1/coordinator")["pid"]
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except (OrchestratorError, OSError, KeyError):
+        environ = process.environment(pid)
+    except (OrchestratorError, KeyError):
         return []  # none runs: `orch up` starts one with this environment
-    its = next((line.partition(b"=")[2] for line in environ if line.startswith(b"SSH_AUTH_SOCK=")), b"")
-    if _answers(os.fsdecode(its)):
+    its = os.fsdecode(environ.get(b"SSH_AUTH_SOCK", b""))
+    if not environ or _answers(its):
         return []
-    what = f"asks {os.fsdecode(its)}, where nothing answers" if its else "knows of none"
+    what = f"asks {its}, where nothing answers" if its else "knows of none"
     return [finding("ssh.agent", f"your SSH agent is {yours}, and the coordinator (pid {pid}) {what}")]
 
 

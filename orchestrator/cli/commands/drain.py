@@ -8,17 +8,10 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import (
-    complete_host,
-    complete_run,
-    find,
-    hosts_of,
-    run_and,
-    runs_of,
-)
+from orchestrator.cli.run_choice import complete_host, complete_run, run_and
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
-from orchestrator.client.choice import is_active
+from orchestrator.client.choice import find, hosts_of, is_active, runs_of
 from orchestrator.core.errors import UsageError
 from orchestrator.head.api.client import Client
 

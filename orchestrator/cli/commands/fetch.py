@@ -11,10 +11,11 @@ import click
 
 from orchestrator.cli.checkpoints import best_model, saved_as
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import complete_run, complete_task, name_and_task, to_read
+from orchestrator.cli.run_choice import complete_run, complete_task, name_and_task
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.cli.show.terminal import one_line
+from orchestrator.client.choice import to_read
 from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, listed, size
 from orchestrator.head.api.client import Client

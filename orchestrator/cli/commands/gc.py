@@ -9,16 +9,7 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
-from orchestrator.cli.orphans import (
-    KEPT,
-    Item,
-    Known,
-    code_line,
-    find_here,
-    known,
-    look_in_jobs,
-    remove_here,
-)
+from orchestrator.cli.orphans import KEPT, Item, Known, code_line, find_here, known, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError

@@ -12,13 +12,13 @@ import click
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import confirm, is_interactive
 from orchestrator.cli.options import DURATION
-from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
+from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show import render
 from orchestrator.cli.show.phase_colours import phase
 from orchestrator.cli.show.render import title
 from orchestrator.client import killing
-from orchestrator.client.choice import is_active
+from orchestrator.client.choice import find, is_active, only_active, runs_of
 from orchestrator.client.killing import left_text
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.core.words import proof_by

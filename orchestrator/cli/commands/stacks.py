@@ -5,16 +5,10 @@ from __future__ import annotations
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import (
-    complete_task,
-    find,
-    name_and_task,
-    only_active,
-    run_argument,
-    runs_of,
-)
+from orchestrator.cli.run_choice import complete_task, name_and_task, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.client.asking import stacks
+from orchestrator.client.choice import find, only_active, runs_of
 
 
 @click.command(

@@ -14,9 +14,9 @@ import click
 
 from orchestrator.both import process
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import run_argument, status_of, to_read
+from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
-from orchestrator.client.choice import is_active
+from orchestrator.client.choice import is_active, status_of, to_read
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.core.words import size
 from orchestrator.head.api.client import Client

@@ -14,7 +14,7 @@ and the gang's number is then of no use to the gang, so that the rest is renewed
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
@@ -377,6 +377,28 @@ def _set_task(turn: Turn, task: Task, **changes: object) -> None:
     _set(turn, tasks=cast("Roster[tuple[TaskId, str], Task]", turn.run.standby.tasks).with_(changed))
 
 
+def _shows(run: Run, now: Instant) -> dict[str, Any]:
+    """Return the state of the next generation, which is started early: off, none, starting, ready or ending."""
+    waiting = run.standby
+    if waiting.tasks:
+        state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"
+    else:
+        state = "none" if is_wanted(run.plan) else "off"
+    is_missing = state == "none" and run.phase is Phase.RUNNING
+    shown = {
+        "state": state,
+        "generation": waiting.generation if waiting.tasks else None,
+        "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
+        "memory_bytes": sum(task.progress.measured.get("rss_bytes", 0) for task in waiting.tasks) or None,
+        "reason": waiting.ended or (why_none(run) if is_missing else None),
+        "tasks": [
+            {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
+            for task in waiting.tasks
+        ],
+    }
+    return {"standby": shown}
+
+
 CONCERN = Concern(
     "standby",
     on={
@@ -390,4 +412,5 @@ CONCERN = Concern(
     advance={Phase.STOPPING: _lose},
     due=_due,
     repeats=_repeats,
+    shows=_shows,
 )

@@ -17,6 +17,7 @@ import time
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from orchestrator.both import process
 from orchestrator.core import errors
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.core.words import duration
@@ -104,12 +105,17 @@ class Client:
         """Say which process does not answer, what is known of it, and the way out."""
         pid = connection.pid if isinstance(connection, _UnixConnection) else None
         who = f"the coordinator (pid {pid})" if pid else "the coordinator"
-        if pid and _state(pid) == "T":
+        stat = process.stat_of(pid) if pid else None
+        if stat is not None and stat.state == "T":
             return CoordinatorUnreachable(
                 f"{who} does not answer: it is stopped{self._last_written()}; tasks train on",
                 hint=f"`kill -CONT {pid}` lets it go on; no host is given up for the time in which it did not run",
             )
-        waits = ", and waits in the kernel, perhaps for its disk" if pid and _state(pid) == "D" else ""
+        waits = (
+            ", and waits in the kernel, perhaps for its disk"
+            if stat is not None and stat.state == "D"
+            else ""
+        )
         kill = f"`kill -9 {pid}`, then `orch coordinator start`" if pid else "`orch coordinator restart`"
         return CoordinatorUnreachable(
             f"{who} behind {self.socket_path} did not answer within {duration(waited_s)}{waits}{self._last_written()}",
@@ -219,15 +225,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         self.pid = struct.unpack("3i", credentials)[0]
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process as the kernel calls it; empty if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
 
 
 def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:

@@ -50,7 +50,7 @@ class CodeFile(NamedTuple):
     size: int
 
 
-class _Entry(NamedTuple):
+class _TreeEntry(NamedTuple):
     path: str
     absolute: str
     stat: os.stat_result
@@ -61,7 +61,7 @@ class Survey:
     """The files that are pushed and those that are not, before any content is read."""
 
     workdir: str
-    files: tuple[_Entry, ...]
+    files: tuple[_TreeEntry, ...]
     left_out: tuple[LeftOut, ...]
     links: tuple[tuple[str, str], ...] = ()
     """Path and target of the links that stay links."""
@@ -182,7 +182,7 @@ def manifest(
     return take(seen, _known_or_read)[0]
 
 
-Read = Callable[[_Entry], tuple[CodeFile, bool]]
+Read = Callable[[_TreeEntry], tuple[CodeFile, bool]]
 """Reads one file, and says whether it changed meanwhile. Raises FileNotFoundError if it is gone, OSError."""
 
 
@@ -216,7 +216,9 @@ def take(seen: Survey, read: Read) -> tuple[list[CodeFile], list[str], list[str]
 
 
 def read_once(
-    entry: _Entry, into: BinaryIO | None = None, clone: Callable[[int, int], bool] = lambda _from, _to: False
+    entry: _TreeEntry,
+    into: BinaryIO | None = None,
+    clone: Callable[[int, int], bool] = lambda _from, _to: False,
 ) -> tuple[CodeFile, bool]:
     """Read a file as long as it is now, into another one if that is given, and say whether it changed meanwhile.
 
@@ -246,7 +248,7 @@ def read_once(
     )
 
 
-def _known_or_read(entry: _Entry) -> tuple[CodeFile, bool]:
+def _known_or_read(entry: _TreeEntry) -> tuple[CodeFile, bool]:
     """Read a file unless it is as it was when it was last read."""
     known = _hashes.get(entry.absolute)
     if known is not None and known[0] == _stamp(entry.stat):
@@ -281,8 +283,8 @@ class _Walk:
         self._rules = Rules(root)
         self._withheld = {os.path.join(root, path) for path in withheld}
         self._pushed = {""}  # the paths of files and directories
-        self._to_follow: list[tuple[_Entry, str, tuple[str, ...]]] = []
-        self.files: list[_Entry] = []
+        self._to_follow: list[tuple[_TreeEntry, str, tuple[str, ...]]] = []
+        self.files: list[_TreeEntry] = []
         self.links: dict[str, str] = {}
         self.bare: set[str] = set()
         self.left_out: list[LeftOut] = []
@@ -357,11 +359,11 @@ class _Walk:
         elif status is None:
             self.left_out.append(LeftOut(path, "nothing"))
         elif is_link:
-            self._to_follow.append((_Entry(path, absolute, status), real, above))
+            self._to_follow.append((_TreeEntry(path, absolute, status), real, above))
         elif is_directory:
             self._directory(path, absolute, (*above, real))
         elif stat.S_ISREG(status.st_mode):
-            self._file(_Entry(path, absolute, status))
+            self._file(_TreeEntry(path, absolute, status))
         else:
             self.diagnostics.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
 
@@ -379,7 +381,7 @@ class _Walk:
         else:
             self.diagnostics.append(f"workdir: the target {target!r} of the symlink {path} is not UTF-8")
 
-    def _file(self, entry: _Entry) -> None:
+    def _file(self, entry: _TreeEntry) -> None:
         try:
             stamp = _stamp(entry.stat)
             known = _keys.get(entry.absolute)

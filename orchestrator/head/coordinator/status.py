@@ -10,10 +10,10 @@ from typing import Any
 
 from orchestrator.core import bottleneck
 from orchestrator.core.causes import Blame, Cause
+from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import endpoint
-from orchestrator.core.phases import standby
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
 from orchestrator.core.state.checkpoint import Checkpoint
@@ -80,7 +80,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "fault_costs": fault_costs(run.plan, run.no_rescue),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "saving": saving(run),
-        "standby": _standby(run, now),
+        **{key: part for concern in CONCERNS for key, part in concern.shows(run, now).items()},
         "first_cause": first_cause(run),
         # Why the last generation ended, if nothing failed: `rescheduled`, `host leaves`, `rolled back`.
         "planned_end": ended.cause.value if ended is not None and not ended.is_failure else None,
@@ -213,27 +213,6 @@ def why_document(
 
 
 _PLANNED = frozenset(each.value for each in Cause if each.row.blame is Blame.NOBODY)
-
-
-def _standby(run: Run, now: float) -> dict[str, Any]:
-    """Return the state of the next generation, which is started early: off, none, starting, ready or ending."""
-    waiting = run.standby
-    if waiting.tasks:
-        state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"
-    else:
-        state = "none" if standby.is_wanted(run.plan) else "off"
-    is_due = state == "none" and run.phase is Phase.RUNNING
-    return {
-        "state": state,
-        "generation": waiting.generation if waiting.tasks else None,
-        "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
-        "memory_bytes": sum(task.progress.measured.get("rss_bytes", 0) for task in waiting.tasks) or None,
-        "reason": waiting.ended or (standby.why_none(run) if is_due else None),
-        "tasks": [
-            {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
-            for task in waiting.tasks
-        ],
-    }
 
 
 def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:

@@ -18,12 +18,7 @@ from typing import Protocol
 from orchestrator.core.errors import AllocationGone, ConnectFailed
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.local import Children, LocalChannel
-from orchestrator.head.reach.transport import (
-    EXIT_STATUS_WAIT_S,
-    STDERR_TAIL_BYTES,
-    Channel,
-    Tail,
-)
+from orchestrator.head.reach.transport import EXIT_STATUS_WAIT_S, STDERR_TAIL_BYTES, Channel, Tail
 
 OPEN_S = 30.0
 """How long a client may take until the relay reports."""

@@ -13,15 +13,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, refused
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
-from orchestrator.protocol.orders.tasks import (
-    DIGEST,
-    FILE,
-    FILES,
-    FileDigest,
-    OfFile,
-    Saved,
-    TaskFile,
-)
+from orchestrator.protocol.orders.tasks import DIGEST, FILE, FILES, FileDigest, OfFile, Saved, TaskFile
 from orchestrator.protocol.paths import RelativePath
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2

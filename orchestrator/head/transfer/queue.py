@@ -9,13 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from orchestrator.core.actions import SeedCheckpoint
-from orchestrator.core.events import (
-    CheckpointSeeded,
-    CheckpointVerified,
-    Event,
-    OrderFailed,
-    SeedProgressed,
-)
+from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, Event, OrderFailed, SeedProgressed
 from orchestrator.core.state.run import Run
 from orchestrator.head.links.conversation import LinkDown, OrderRefused
 from orchestrator.head.transfer.checkpoints import Abandoned, CheckpointTransfer, problem_of

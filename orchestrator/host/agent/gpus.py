@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from orchestrator.both import logind
+from orchestrator.both import logind, process
 from orchestrator.host.system import gpu_lease
 
 NVIDIA_SMI_S = 20.0
@@ -67,7 +67,7 @@ def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
         if len(row) < 3 or not row[0].isdecimal() or row[1] not in uuids:
             continue
         pid = int(row[0])
-        if run is not None and f"ORCH_RUN={run}".encode() in _environ(pid):
+        if run is not None and run_of(pid) == run:
             continue
         processes.append(
             {"gpu": uuids.index(row[1]), "pid": pid, "user": _user(pid), "name": ", ".join(row[2:])}
@@ -101,23 +101,11 @@ def _output(*arguments: str) -> list[str]:
 
 def _user(pid: int) -> str | None:
     """Return the user of a process; None if it cannot be seen, as from within a container."""
-    try:
-        return logind.user_name(os.stat(f"/proc/{pid}").st_uid)
-    except OSError:
-        return None
+    uid = process.owner(pid)
+    return None if uid is None else logind.user_name(uid)
 
 
 def run_of(pid: int) -> str | None:
     """Return the run that a process belongs to, by its marker; None if it has none, or we may not read it."""
-    for entry in _environ(pid):
-        if entry.startswith(b"ORCH_RUN="):
-            return entry.partition(b"=")[2].decode("utf-8", "replace")
-    return None
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
+    run = process.environment(pid).get(b"ORCH_RUN")
+    return None if run is None else run.decode("utf-8", "replace")

@@ -13,6 +13,8 @@ import os
 import socket
 import threading
 
+from orchestrator.both import process
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,12 +78,7 @@ def _finding(
 
 def proxied_from(pid: int) -> Callable[[str], bool]:
     """Return a function that says whether gRPC goes through a proxy to a host, by the environment of the process."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
-    except OSError:
-        entries = []
-    env = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, _, value in entries}
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in process.environment(pid).items()}
     names = [
         name.strip().lstrip("*")
         for name in (env.get("no_grpc_proxy") or env.get("no_proxy") or "").split(",")

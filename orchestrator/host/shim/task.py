@@ -159,7 +159,7 @@ class TaskProcess:
             self._sampler = usage.Sampler()
         cpu_percent, rss_bytes = self._sampler.sample(self.pid, at)
         self.measured = {"cpu_percent": cpu_percent, "rss_bytes": rss_bytes}
-        peak = max(self.peak_rss_bytes or 0, usage.peak_rss_bytes(self.pid) or 0, rss_bytes or 0)
+        peak = max(self.peak_rss_bytes or 0, process.peak_rss_bytes(self.pid) or 0, rss_bytes or 0)
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:

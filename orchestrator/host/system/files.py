@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.orders.tasks import Saved
 
-    Entry = tuple[str, os.stat_result | None]
+    Listed = tuple[str, os.stat_result | None]
     Candidate = tuple[str, int, str, str, int | None]
 
 _MARK = "tfevents"
@@ -78,7 +78,7 @@ def listing(host_dir: str, run: str, kind: str, saved: Saved | None = None) -> d
 def _candidates(host_dir: str, run: str, kind: str, saved: Saved | None) -> list[Iterator[Candidate]]:
     """Return what lies at each place: (task, generation, place, path, size). Size None: it is no regular file."""
 
-    def lying(task: str, generation: int, place: str, entries: Iterator[Entry]) -> Iterator[Candidate]:
+    def lying(task: str, generation: int, place: str, entries: Iterator[Listed]) -> Iterator[Candidate]:
         for path, status in entries:
             yield task, generation, place, path, None if status is None else status.st_size
 

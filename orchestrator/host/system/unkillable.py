@@ -41,17 +41,10 @@ def _foreign_owner(pid: int) -> str | None:
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return logind.user_name(_uid(pid))
+        return logind.user_name(process.owner(pid) or 0)
     except OSError:
         return None
     return None
-
-
-def _uid(pid: int) -> int:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return 0
 
 
 def remember(host_dir: str, run: str, processes: Iterable[process.Identity]) -> None:

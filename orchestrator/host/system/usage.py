@@ -59,15 +59,3 @@ class Sampler:
             percent = round(max(0.0, 100.0 * spent_s / (at - self._at)), 1)
         self._cpu_s, self._at = cpu_s, at
         return percent, rss_bytes if cpu_s else None
-
-
-def peak_rss_bytes(pid: int) -> int | None:
-    """Return the most memory that this one process has had resident; None if unknown."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None

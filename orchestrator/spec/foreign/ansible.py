@@ -116,7 +116,7 @@ def ansible(
     text = text.removeprefix("\ufeff")
     if text.startswith(_ENCRYPTED):
         raise UsageError("the inventory is encrypted", hint="`ansible-vault view FILE` shows it: import that")
-    inventory = _of_yaml(text) if _is_yaml(text) else _of_ini(text)
+    inventory = _read_yaml(text) if _is_yaml(text) else _read_ini(text)
     for name in ("all", *inventory.groups()):
         inventory.set_vars(name, _read_beside(inventory, beside, "group_vars", name))
     own = {
@@ -181,7 +181,7 @@ def _is_yaml(text: str) -> bool:
     return first.startswith(("---", "{")) or bool(re.match(r"[^\s\[=]+:(?:\s|$)", first))
 
 
-def _of_ini(text: str) -> _Inventory:
+def _read_ini(text: str) -> _Inventory:
     """Return the inventory of `[group]`, `[group:vars]` and `[group:children]` sections."""
     inventory, section, kind = _Inventory(), "ungrouped", ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -253,7 +253,7 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def _of_yaml(text: str) -> _Inventory:
+def _read_yaml(text: str) -> _Inventory:
     inventory = _Inventory()
 
     def walk(name: str, content: object) -> None:

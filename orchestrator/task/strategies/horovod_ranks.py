@@ -6,7 +6,7 @@ import os
 import socket
 import time
 
-from orchestrator.task.strategies.part import Part
+from orchestrator.task.strategies.part import StrategyPart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,4 +81,4 @@ def wait_for(address: str, port: int, wait_s: float) -> None:
         time.sleep(0.05)
 
 
-PART = Part(begin=lambda _options, link: join(link))
+PART = StrategyPart(begin=lambda _options, link: join(link))

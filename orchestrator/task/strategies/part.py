@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Patches = dict[str, Callable[[ModuleType], None]]
 
 
-class Part:
+class StrategyPart:
     """The functions that a module exports as its PART. Each may be left out."""
 
     def __init__(
@@ -33,12 +33,12 @@ class Part:
         """Runs after the release, and before the script."""
 
 
-def chosen(options: Options) -> Part:
+def chosen(options: Options) -> StrategyPart:
     """Return the part of the plan's strategy."""
     name = options.get("module")
     if not name:
-        return Part()
+        return StrategyPart()
     from importlib import import_module
 
-    part: Part = import_module(f"orchestrator.task.strategies.{name}").PART
+    part: StrategyPart = import_module(f"orchestrator.task.strategies.{name}").PART
     return part

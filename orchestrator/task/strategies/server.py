@@ -10,7 +10,7 @@ import os
 import threading
 
 from orchestrator.task.options import task_of
-from orchestrator.task.strategies.part import Part
+from orchestrator.task.strategies.part import StrategyPart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,4 +75,4 @@ def serve(link: Link) -> NoReturn:
     raise AssertionError("the server went away")
 
 
-PART = Part(imports=imports, begin=begin)
+PART = StrategyPart(imports=imports, begin=begin)

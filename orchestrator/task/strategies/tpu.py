@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 
-from orchestrator.task.strategies.part import Part
+from orchestrator.task.strategies.part import StrategyPart
 from orchestrator.task.tracebacks import last_line
 
 TYPE_CHECKING = False
@@ -109,4 +109,4 @@ class Watch:
         end(1)
 
 
-PART = Part(patches=patches)
+PART = StrategyPart(patches=patches)

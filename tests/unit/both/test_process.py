@@ -133,11 +133,11 @@ def test_a_sample_is_of_the_process_and_all_below(start: Start) -> None:
     percent, _ = sampler.sample(child.pid, time.monotonic())
     assert percent is not None
     assert 1 < percent <= 150
-    assert (usage.peak_rss_bytes(child.pid) or 0) > 60_000_000
+    assert (process.peak_rss_bytes(child.pid) or 0) > 60_000_000
     child.kill()
     child.wait()
     assert sampler.sample(child.pid, time.monotonic()) == (0.0, None)
-    assert usage.peak_rss_bytes(child.pid) is None
+    assert process.peak_rss_bytes(child.pid) is None
 
 
 def test_handlers_and_the_kernels_view(start: Start) -> None:

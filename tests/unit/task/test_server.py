@@ -147,7 +147,7 @@ def test_keras_2_is_chosen_by_tensorflows_own_switch(task: Start, keras: int | N
 @pytest.mark.parametrize("row", STRATEGIES.values(), ids=list(STRATEGIES))
 def test_the_module_that_a_row_names_has_a_part(row: Strategy) -> None:
     own = part.chosen(strategy_options(row))
-    assert isinstance(own, part.Part)
+    assert isinstance(own, part.StrategyPart)
 
 
 def test_a_strategy_without_a_module_changes_nothing() -> None:

@@ -20,13 +20,7 @@ from typing import Any, Generic, TypeVar
 import fabric
 import paramiko
 
-from orchestrator.core.errors import (
-    ConnectFailed,
-    HostError,
-    HostKeyChanged,
-    HostKeyUnknown,
-    HostUnfit,
-)
+from orchestrator.core.errors import ConnectFailed, HostError, HostKeyChanged, HostKeyUnknown, HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.alarm import ALARMS
 from orchestrator.head.reach.ssh import config

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from orchestrator.core.launching.placement import NoPlacement, Occupied, against, place
 from orchestrator.core.plan import SLOT, Gpu, HostPlan, Plan, TaskPlan, lease_in_words
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed
@@ -26,6 +28,11 @@ Machine = tuple[str, int | None]
 def machine(host: HostPlan) -> Machine:
     """Return what a host is told by, whatever files call it."""
     return host.address or host.name, host.port
+
+
+def same_hosts(plan: Plan) -> int:
+    """Return what is the same of plans whose hosts are, with all that counts for a place."""
+    return cast("Roster[str, HostPlan]", plan.hosts).digest(lambda host: (host, host.tasks_max))
 
 
 def machine_in_words(host: HostPlan) -> str:
@@ -221,8 +228,8 @@ def where(tasks: Iterable[TaskPlan]) -> str:
 
 def placed(plan: Plan, place: Placed) -> Plan:
     """Return the plan with this place. A spare that another run holds is none of this run's."""
-    hosts = tuple(
-        replace(host, spare=False) if host.spare and host.name not in place.spares else host
-        for host in plan.hosts
-    )
+    others = [host.name for host in plan.hosts if host.spare and host.name not in place.spares]
+    hosts = plan.hosts
+    if others:
+        hosts = tuple(replace(host, spare=False) if host.name in others else host for host in hosts)
     return replace(plan, hosts=hosts, tasks=place.tasks)

@@ -36,6 +36,7 @@ from orchestrator.core.pool import (
     find,
     in_vain,
     placed,
+    same_hosts,
     sentence,
     unfit,
 )
@@ -140,40 +141,60 @@ def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list
 def _held(busy: Iterable[Ask], out: Mapping[Machine, str]) -> Held:
     held = Held()
     held.out = {**out}
-    for ask in busy:
-        held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+    _add(held, busy)
     return held
 
 
-RESERVED_MAX = 20
+def _add(held: Held, busy: Iterable[Ask]) -> None:
+    for ask in busy:
+        held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+
+
+RESERVED_MAX = 10
 """For how many runs that wait a place is held back. Others begin where they delay none of these."""
 
 
 class _Chooser:
-    """Chooses the places of runs that wait, among what the runs before them leave."""
+    """Chooses the places of runs that wait, among what the runs before them leave.
+
+    Ten thousand that wait ask for much the same. So each need is looked at once, until another run begins.
+    """
 
     def __init__(self, known: Known, out: Mapping[Machine, str], now: Instant) -> None:
         self._known, self._out, self._now = known, out, now
-        self._reserved = 0
+        self._running, self._all = _held((), out), _held((), out)
+        """What is held by those that run or begin, and what is held back too."""
+        self._begun = self._before = 0
+        """How many of those have been added."""
         self._in_vain: set[tuple[object, ...]] = set()
         """Needs that found no place: what is free becomes only less."""
+        self._later: dict[tuple[object, ...], tuple[int, Ask]] = {}
+        """By need: how many had begun, and the place that is not free before others have ended."""
 
-    def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[QueueTurn]) -> Ask:
+    def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[Ask]) -> Ask:
         """Return the request with a place: one that is free now, else the one that is free the earliest."""
         plan = ask.plan
         if plan is None:
             return ask
-        need = (id(plan.hosts), plan.needs, plan.strategy)
-        holding = [each for each, _ in taken]
-        before = [turn.ask for turn in ahead if not turn.ask.others]
+        begun, before = [each for each, _ in taken[self._begun :]], ahead[self._before :]
+        self._begun, self._before = len(taken), len(ahead)
+        _add(self._running, begun)
+        _add(self._all, [*begun, *before])
+        need = (same_hosts(plan), plan.needs, plan.strategy)
+        since, later = self._later.get(need, (-1, ask))
+        if since == len(taken):
+            return replace(later, run_id=ask.run_id, lasts_s=ask.lasts_s, plan=plan)
         if need not in self._in_vain:
-            for busy in ([*holding, *before], holding) if before else (holding,):
-                if isinstance(place := self._find(plan, busy), Placed):
-                    return self._with(ask, plan, place)
+            if isinstance(place := find(plan, self._all, self._known, self._now), Placed):
+                return self._with(ask, plan, place)
+            if ahead and isinstance(place := find(plan, self._running, self._known, self._now), Placed):
+                return self._remembered(need, taken, self._with(ask, plan, place))
             self._in_vain.add(need)
-        if self._reserved >= RESERVED_MAX:
+        if len(ahead) >= RESERVED_MAX:
             return replace(ask, others="others that wait are before it")
-        self._reserved += 1
+        return self._remembered(need, taken, self._with_earliest(ask, plan, taken))
+
+    def _with_earliest(self, ask: Ask, plan: Plan, taken: Sequence[tuple[Ask, Instant]]) -> Ask:
         # The more of them have ended, the more is free: so the fewest ends are found by halving.
         ends = [each for each, _ in sorted(taken, key=lambda one: one[1] if one[1] > self._now else inf)]
         place = self._find(plan, [])
@@ -189,6 +210,10 @@ class _Chooser:
             else:
                 fewest = middle + 1
         return self._with(ask, plan, place)
+
+    def _remembered(self, need: tuple[object, ...], taken: Sequence[object], ask: Ask) -> Ask:
+        self._later[need] = len(taken), ask
+        return ask
 
     def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:
         """Return who has what a run needs now; empty where its places are fixed."""
@@ -230,22 +255,29 @@ def reckon(
     taken = list(held)
     ahead: list[QueueTurn] = []
     turns: list[QueueTurn] = []
+    holders: dict[object, list[tuple[Ask, Instant]]] = {}
+    for entry in taken:
+        for need in entry[0].needs:
+            holders.setdefault(need, []).append(entry)
     for asked in waiting:
-        ask = chooser.choose(asked, taken, ahead) if chooser is not None else asked
-        holding = [(blocker, until) for blocker, until in taken if _shared(blocker, ask)]
-        before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
+        ask = chooser.choose(asked, taken, [turn.ask for turn in ahead]) if chooser is not None else asked
+        holding = list({id(entry): entry for need in ask.needs for entry in holders.get(need, ())}.values())
+        before = [turn for turn in ahead if _shared(turn.ask, ask)] if ask.needs else []
         is_free = not holding and not ask.others
         if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
             turns.append(QueueTurn(ask, now))
             taken.append((ask, now + ask.lasts_s))
+            for need in ask.needs:
+                holders.setdefault(need, []).append(taken[-1])
             continue
         # A run that is over its limit may end at any moment, so no moment is promised.
         frees = [until if until > now else inf for _, until in holding] + [inf] * bool(ask.others)
         frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
         blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in before]
         waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
-        ahead.append(QueueTurn(ask, max(frees), waits_for))
-        turns.append(ahead[-1])
+        turns.append(QueueTurn(ask, max(frees), waits_for))
+        if not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX):
+            ahead.append(turns[-1])
     return turns
 
 

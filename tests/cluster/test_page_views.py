@@ -356,7 +356,7 @@ def test_the_pool_is_a_grid_of_gpus_and_slots_with_who_holds_them_and_follows_th
         {**gpu, "index": 1, "held_by": None},
         {**gpu, "index": 2, "held_by": None, "processes": [process]},
     ]
-    common = {
+    common: dict[str, Any] = {
         "state": None,
         "reason": None,
         "spare": False,

@@ -131,16 +131,19 @@ class Held:
         found: dict[str, Occupied] = {}
         for host in plan.hosts:
             ours, tasks = self.leases.get(host.address), self.tasks.get(host.address, 0)
-            seen, why = known.of(host, now), known.why_drained(host) or self.out.get(machine(host), "")
+            seen = known.of(host, now) if known.seen else None
+            why = (known.why_drained(host) if known.drained else "") or self.out.get(machine(host), "")
             if ours is None and not tasks and seen is None and not why:
                 continue
             leases = {**(seen.leases if seen else {}), **(ours or {})}
-            for gpu in host.gpus:  # another file may name it in the other way
+            for gpu in host.gpus if known.numbers else ():  # another file may name it in the other way
                 if (number := known.numbers.get((host.address, gpu))) in leases:
                     leases.setdefault(gpu, leases[number])
+            words = [lease for lease in leases if isinstance(lease, str) and _is_slot(lease)]
+            slots = {int(lease[len(SLOT) :]): leases.pop(lease) for lease in words}
             found[host.name] = Occupied(
-                gpus={lease: who for lease, who in leases.items() if not _is_slot(lease)},
-                slots={int(str(lease)[len(SLOT) :]): who for lease, who in leases.items() if _is_slot(lease)},
+                gpus=leases,
+                slots=slots,
                 tasks=tasks,
                 why=why or (seen.why if seen else ""),
                 gpu_bytes=seen.gpu_bytes if seen else {},
@@ -148,8 +151,8 @@ class Held:
         return found
 
 
-def _is_slot(lease: Gpu) -> bool:
-    return isinstance(lease, str) and lease.startswith(SLOT) and lease[len(SLOT) :].isdecimal()
+def _is_slot(lease: str) -> bool:
+    return lease.startswith(SLOT) and lease[len(SLOT) :].isdecimal()
 
 
 _UNFIT = {

@@ -435,7 +435,7 @@ class Coordinator:
 
     def queue(self) -> dict[str, Any]:
         """Return the document of `orch queue`: the waiting runs in order, what they wait for, and since when."""
-        return queue_document(self.loop.runs, time.monotonic(), self.loop.known)
+        return queue_document(self.loop.runs, time.monotonic(), self.loop.known, self.loop.turns)
 
     def _look_after_gone(self, begun: Run) -> None:
         """Connect to this run's hosts that an ended run gave up, to end that run's processes there."""

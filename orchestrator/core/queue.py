@@ -157,7 +157,7 @@ RESERVED_MAX = 10
 class _Chooser:
     """Chooses the places of runs that wait, among what the runs before them leave.
 
-    Ten thousand that wait ask for much the same. So each need is looked at once, until another run begins.
+    Ten thousand that wait ask for much the same. So each need is looked at once, while its place is not taken.
     """
 
     def __init__(self, known: Known, out: Mapping[Machine, str], now: Instant) -> None:
@@ -166,10 +166,15 @@ class _Chooser:
         """What is held by those that run or begin, and what is held back too."""
         self._begun = self._before = 0
         """How many of those have been added."""
+        self._is_asked = False
+        self._not_now: set[tuple[object, ...]] = set()
+        """Needs for which nothing is free that is not held back: what is free becomes only less."""
         self._in_vain: set[tuple[object, ...]] = set()
-        """Needs that found no place: what is free becomes only less."""
-        self._later: dict[tuple[object, ...], tuple[int, Ask]] = {}
-        """By need: how many had begun, and the place that is not free before others have ended."""
+        """Needs for which nothing is free at all."""
+        self._later: dict[tuple[object, ...], Ask] = {}
+        """By need: the place that is not free before others have ended or begun."""
+        self._begin_now: set[object] = set()
+        """What runs have that begin now."""
 
     def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[Ask]) -> Ask:
         """Return the request with a place: one that is free now, else the one that is free the earliest."""
@@ -177,22 +182,26 @@ class _Chooser:
         if plan is None:
             return ask
         begun, before = [each for each, _ in taken[self._begun :]], ahead[self._before :]
-        self._begun, self._before = len(taken), len(ahead)
+        if self._is_asked:
+            self._begin_now.update(key for each in begun for key in each.needs)
+        self._begun, self._before, self._is_asked = len(taken), len(ahead), True
         _add(self._running, begun)
         _add(self._all, [*begun, *before])
         need = (same_hosts(plan), plan.needs, plan.strategy)
-        since, later = self._later.get(need, (-1, ask))
-        if since == len(taken):
+        later = self._later.get(need)
+        if later is not None and self._begin_now.isdisjoint(later.needs):
             return replace(later, run_id=ask.run_id, lasts_s=ask.lasts_s, plan=plan)
-        if need not in self._in_vain:
+        if need not in self._not_now:
             if isinstance(place := find(plan, self._all, self._known, self._now), Placed):
                 return self._with(ask, plan, place)
-            if ahead and isinstance(place := find(plan, self._running, self._known, self._now), Placed):
-                return self._remembered(need, taken, self._with(ask, plan, place))
+            self._not_now.add(need)
+        if ahead and need not in self._in_vain:
+            if isinstance(place := find(plan, self._running, self._known, self._now), Placed):
+                return self._remembered(need, self._with(ask, plan, place))
             self._in_vain.add(need)
         if len(ahead) >= RESERVED_MAX:
             return replace(ask, others="others that wait are before it")
-        return self._remembered(need, taken, self._with_earliest(ask, plan, taken))
+        return self._remembered(need, self._with_earliest(ask, plan, taken))
 
     def _with_earliest(self, ask: Ask, plan: Plan, taken: Sequence[tuple[Ask, Instant]]) -> Ask:
         # The more of them have ended, the more is free: so the fewest ends are found by halving.
@@ -211,8 +220,8 @@ class _Chooser:
                 fewest = middle + 1
         return self._with(ask, plan, place)
 
-    def _remembered(self, need: tuple[object, ...], taken: Sequence[object], ask: Ask) -> Ask:
-        self._later[need] = len(taken), ask
+    def _remembered(self, need: tuple[object, ...], ask: Ask) -> Ask:
+        self._later[need] = ask
         return ask
 
     def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:

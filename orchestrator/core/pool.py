@@ -180,8 +180,10 @@ def unfit(runs: Iterable[Run]) -> dict[Machine, str]:
     return found
 
 
-def find(plan: Plan, held: Held, known: Known, now: Instant) -> Placed | tuple[NoPlacement, ...]:
-    """Return the best place for a plan among what is free; or why there is none."""
+def find(
+    plan: Plan, held: Held, known: Known, now: Instant, *, tells: bool = True
+) -> Placed | tuple[NoPlacement, ...]:
+    """Return the best place for a plan among what is free, and where it `tells`, why not elsewhere; or why there is none."""
     occupied = held.occupied(plan, known, now)
     tasks, problems = place(
         plan.hosts, plan.needs, equal_gpus=STRATEGIES[plan.strategy].equal_gpus, occupied=occupied
@@ -198,7 +200,7 @@ def find(plan: Plan, held: Held, known: Known, now: Instant) -> Placed | tuple[N
     reasons = {
         host.name: against(host, plan.needs, occupied.get(host.name, Occupied()))
         for host in plan.hosts
-        if host.name not in used and host.name in occupied
+        if tells and host.name not in used and host.name in occupied
     }
     return Placed(tasks, spares, tuple((name, why) for name, why in reasons.items() if why))
 

@@ -235,7 +235,7 @@ class _Chooser:
         return _held(busy, self._out)
 
     def _find(self, plan: Plan, busy: Iterable[Ask]) -> Placed | tuple[NoPlacement, ...]:
-        return find(plan, self._held(busy), self._known, self._now)
+        return find(plan, self._held(busy), self._known, self._now, tells=False)
 
     def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
         there = placed(plan, place)

@@ -54,8 +54,8 @@ test-slurm: $(VENV)/.dev  ## on a Slurm of three nodes in namespaces, as root: a
 	$(BIN)/python -m pytest tests/slurm tests/contract/test_transport.py --long -m slurm -rs --durations 20
 
 .PHONY: public-scripts
-public-scripts: RUNS ?= 2,still,3
-public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into docs/strategies.md: make public-scripts DIR=/path [RUNS=2,still,3]; two hours
+public-scripts: RUNS ?= 2,still,3,2x2
+public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into docs/public-scripts.md: make public-scripts DIR=/path [RUNS=2,still,3,2x2]; hours
 	$(BIN)/python -m tests.public_scripts $(DIR) --fetch --runs $(RUNS)
 	$(BIN)/python -m tests.public_scripts $(DIR) --page
 
@@ -105,6 +105,11 @@ rescues: $(VENV)/.dev  ## kill workers of a real training, and count the steps t
 	$(BIN)/python -m tests.rescue --kills $(or $(KILLS),20) --workers $(or $(WORKERS),2) --every $(or $(EVERY),10m) --seed $(or $(SEED),1) --keras $(or $(KERAS),keras) \
 	--at "$(AT)" --fault "$(FAULT)" --victims $(or $(VICTIMS),1) --megabytes $(or $(MEGABYTES),0) --rescue $(or $(RESCUE),auto)
 
+.PHONY: trajectory
+trajectory: $(VENV)/.dev  ## kill scripts as people write them at chosen moments, and compare what they end with, into docs/trajectory.md: make trajectory [SCRIPTS=arrays,gan] [MOMENTS=step,save] [REPLICAS=2] [SEED=1]; an hour on two quiet cores
+	$(BIN)/python -m tests.trajectory $(if $(SCRIPTS),--scripts $(SCRIPTS)) $(if $(MOMENTS),--moments $(MOMENTS)) --replicas $(or $(REPLICAS),1) --seed $(or $(SEED),1); \
+	status=$$?; $(BIN)/python -m tests.trajectory --page && exit $$status
+
 release-check: $(VENV)/.dev  ## once before a release: all that `make test` leaves to `make test-long`, what of it was skipped, and whether docs/faults.md is whole and of this very commit
 	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \
 	$(BIN)/python -m tests.faults --check && exit $$status
@@ -120,8 +125,13 @@ sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [HOURS=10000] [SEED=firs
 fuzz: $(VENV)/.dev  ## broken frames, banners, specs, journals and checkpoints for so long: make fuzz MINUTES=10; exit 1 with what was found
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
-mutants: $(VENV)/.dev  ## that the tests bite: each of some hundred mistakes must be found; exit 1 with those that survive
-	$(BIN)/python -m tests.sim.mutants
+mutants: $(VENV)/.dev  ## draw mistakes in every room, and count those that the unit tests find: make mutants [PATHS="core head/journal"] [NUMBER=30] [SEED=1] [WRITE=1 for docs/mutants.md]
+	$(BIN)/python -m pytest -q -n auto -p tests.mutants.covering tests/unit -m 'not tensorflow and not lab'
+	$(BIN)/python -m tests.mutants $(PATHS) --number $(or $(NUMBER),30) --seed $(or $(SEED),1) $(if $(WRITE),--write)
+
+.PHONY: mutants-known
+mutants-known: $(VENV)/.dev  ## that the tests bite: each of some hundred known mistakes must be found; exit 1 with those that survive
+	$(BIN)/python -m tests.mutants.known
 
 docker-demo:  ## the same training across containers, one of which is killed on the way
 	$(PYTHON) docker/demo.py

@@ -23,6 +23,7 @@ from benchmarks.figure import Figure, NotMeasured
 from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
 from orchestrator.core.notes import NoteKind as Kind
+from orchestrator.head.node.page_access import PageAccess
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import run_series
 from orchestrator.head.records.accounts import Accounts
@@ -187,7 +188,7 @@ class Served:
     def __init__(self, source: Source, poll_s: float) -> None:
         self.listener = server.listen(0)
         self.port = self.listener.getsockname()[1]
-        self.keys = Keys(self.port)
+        self.keys = Keys(self.port, PageAccess(source.paths.state_dir))
         app = server.application(source, self.keys, actions=False, opened=lambda: None, poll_s=poll_s)
         self._server = server.server(app)
         self._thread = threading.Thread(target=self._server.run, args=([self.listener],), daemon=True)
@@ -196,7 +197,7 @@ class Served:
     def open(self, context: Any) -> Any:
         """Return a page of a browser that shows the run."""
         page = context.new_page()
-        page.goto(f"http://127.0.0.1:{self.port}/login?token={self.keys.new_token()}")
+        page.goto(f"http://127.0.0.1:{self.port}/login?token={self.keys.access.new_token()}")
         page.wait_for_url(lambda url: "/login" not in url)
         page.goto(f"http://127.0.0.1:{self.port}/#/r/{RUN}")
         page.wait_for_selector("[data-loaded]", timeout=120_000)

@@ -9,9 +9,10 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
+"""Those of TensorFlow. What another strategy imports early is in its row."""
 
 
 class Script:
@@ -37,17 +38,17 @@ class Script:
             return cls(module_file(os.getcwd(), argv[1]), os.getcwd()), argv[2:]
         return cls(argv[0]), argv[1:]
 
-    def imports(self) -> Imports:
-        """Return which frameworks it imports, by itself or through modules in its folder."""
+    def imports(self, frameworks: Collection[str] = FRAMEWORKS) -> Imports:
+        """Return which of these it imports, by itself or through modules in its folder."""
         imports = Imports()
         for _, _, names in followed(self.path, self.folder):
             for name, _, is_sure in names:
                 top = name.partition(".")[0]
-                if top in FRAMEWORKS:
+                if top in frameworks:
                     imports.named.add(top)
                     if is_sure:
                         imports.sure.add(top)
-        imports.environment, imports.environment_unclear = _environment_before(self.tree)
+        imports.environment, imports.environment_unclear = _environment_before(self.tree, frameworks)
         return imports
 
     def run(self, argv: list[str]) -> None:
@@ -182,7 +183,7 @@ def _imported(node: ast.AST, package: str, sure: bool) -> Iterator[tuple[str, in
             yield from _imported(child, package, sure and straight)
 
 
-def _environment_before(tree: ast.Module) -> tuple[dict[str, str], bool]:
+def _environment_before(tree: ast.Module, frameworks: Collection[str]) -> tuple[dict[str, str], bool]:
     """Return the environment that the script sets before it imports a framework, and whether that is incomplete.
 
     TensorFlow is imported early, and must see the same environment as at the script's own import: it reads
@@ -191,7 +192,7 @@ def _environment_before(tree: ast.Module) -> tuple[dict[str, str], bool]:
     values: dict[str, str] = {}
     for statement in tree.body:
         names = {name.partition(".")[0] for name, *_ in _imported(ast.Module([statement], []), "", True)}
-        if names.intersection(FRAMEWORKS):
+        if names.intersection(frameworks):
             break
         pair = _constant_assignment(statement)
         if pair:

@@ -235,6 +235,21 @@ class Tree:
         """Make a directory, and those above it, where they are missing."""
         os.close(self._down(self._parts(path), path, make=True))
 
+    def private(self, path: str) -> Tree:
+        """Make a directory into which nobody else can write, in the place of any that is there, and open it.
+
+        Who cannot open by descriptors writes there by `as_path`, and what is whole is renamed from there.
+        """
+        self.remove(path)
+        with self._above(path, make=True) as (folder, name):
+            os.mkdir(name, 0o700, dir_fd=folder)
+        made = self.below(path)
+        status = made.stat()
+        if status.st_mode & 0o022 or status.st_uid not in (os.geteuid(), _uid_there(made)):
+            made.close()
+            raise OSError(errno.EPERM, "others can write into what we make there", path)
+        return made
+
     def rename(self, path: str, target: str, *, durable: bool = True) -> None:
         """Rename a synced file or directory into its place."""
         with self._above(path) as (folder, name), self._above(target) as (there, fresh):
@@ -258,6 +273,11 @@ class Tree:
         """
         with suppress(FileNotFoundError), self._above(path) as (folder, name):
             _remove(folder, name, os.fstat(folder).st_dev, DEPTH_MAX)
+
+    def remove_empty(self, path: str) -> None:
+        """Remove a directory in which nothing is."""
+        with self._above(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
 
     def sync(self) -> None:
         """Sync all files and directories of the tree."""
@@ -323,6 +343,11 @@ class Tree:
         if error.errno == errno.ELOOP:
             return OSError(errno.ELOOP, "a symbolic link is in its path, and is not followed", whole)
         return OSError(error.errno, error.strerror, whole)
+
+
+def as_path(descriptor: int) -> str:
+    """Return a path to what is open, whatever takes its name, for a library that opens by paths alone."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _step(folder: int, name: str, *, make: bool) -> int:
@@ -451,7 +476,7 @@ def _writers(tree: Tree, status: os.stat_result) -> tuple[list[int], list[int]]:
     """Return (users, groups) that may write, the owner first. With an access list, the mode tells only its mask."""
     users, groups = [status.st_uid], [status.st_gid] if status.st_mode & stat.S_IWGRP else []
     try:
-        acl = os.getxattr(f"/proc/self/fd/{tree.descriptor}", "system.posix_acl_access")
+        acl = os.getxattr(as_path(tree.descriptor), "system.posix_acl_access")
     except OSError:
         return users, groups
     entries = list(struct.iter_unpack("<HHI", acl[4:]))
@@ -493,7 +518,7 @@ def _uid_there(tree: Tree) -> int:
 def give_to(tree: Tree, group: str) -> None:
     """Open a directory of ours to a group, and to nobody else. What is made in it is the group's too."""
     number = _number_of(group)
-    path = f"/proc/self/fd/{tree.descriptor}"
+    path = as_path(tree.descriptor)
     if number is not None:
         os.chown(path, -1, number)
         os.chmod(path, 0o2770)

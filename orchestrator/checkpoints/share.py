@@ -48,6 +48,15 @@ def token(root: str, run: str) -> str:
         return _read(tree, path)
 
 
+def withdraw(root: str, run: str, *, made: bool) -> None:
+    """Undo `token`, and where it made the directory, remove that too. What somebody else has put there stays."""
+    top = os.path.basename(root)
+    with suppress(OSError), Tree(os.path.dirname(root)) as above:
+        above.remove(f"{top}/{OWN}/share-{os.path.basename(run)}")
+        for path in (f"{top}/{OWN}", top)[: 1 + made]:
+            above.remove_empty(path)
+
+
 def is_there(root: str, run: str, token: str) -> bool:
     """Return whether a directory has this token of the run. Nothing is made, and a token that is there is kept.
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import Refused
+from orchestrator.core.errors import HostError, Refused
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
+    from orchestrator.core.plan import HostPlan, Plan
     from orchestrator.head.links.query import Answer, Asker
 
 TIMEOUT_S = 90.0
@@ -42,6 +42,26 @@ def say_problems(session: Session, answers: Sequence[Answer[Any]]) -> list[str]:
             session.hint(answer.unheard.hint)
             failed.append(answer.host.name)
     return failed
+
+
+def carried_out(session: Session, host: HostPlan, command: str, stdin: str, *, within_s: float) -> str:
+    """Run a fixed command on a host. Return why it failed; empty if it did not. A user's text is on stdin alone."""
+    from orchestrator.head.coordinator.main import transports
+    from orchestrator.head.reach.alarm import ALARMS
+
+    try:
+        channel = transports(session.paths)[host.transport].open(host, command)
+        try:
+            with ALARMS.after(within_s, channel.close):  # its disk may hang
+                channel.write(stdin.encode())
+                while channel.read(1 << 16):
+                    pass
+                text, code = channel.stderr_tail().strip(), channel.exit_status()
+        finally:
+            channel.close()
+    except (HostError, OSError) as e:
+        return str(e)
+    return "" if code == 0 else text or f"it has failed, or not ended within {within_s:g} s"
 
 
 def is_interactive(session: Session) -> bool:

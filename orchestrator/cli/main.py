@@ -62,6 +62,7 @@ PURPOSES = {
         "recover": "Rebuild a lost journal from the hosts.",
         "rm": "Remove ended runs with what they left.",
         "gc": "Find and remove orphans: what unknown runs left behind.",
+        "uninstall": "Leave nothing of orch on hosts.",
         "chaos": "Inject faults into a run, and measure its recovery.",
     },
     "Set up": {

@@ -27,6 +27,21 @@ def trial_of(own: Plan, plan: Plan, kind: str, which: str) -> Plan:
     return replace(own, name=name, hosts=plan.hosts, checkpoint=checkpoint)
 
 
+def begun(
+    session: Session, plan: Plan, secrets: Mapping[str, str], code: str, *, doing: str
+) -> dict[str, str]:
+    """Begin a trial from scratch with the snapshot of this digest. Raises Refused if one of its name goes on."""
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+
+    document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
+    answer = session.client().post("/v1/runs", {**document, "from_scratch": True, "code": code})
+    if not answer.get("created"):
+        raise Refused(f"{plan.name} is being {doing} already", hint=f"`orch kill {plan.name}` ends it")
+    return {"run_id": str(answer["run_id"]), "name": plan.name}
+
+
 def to_its_end(
     session: Session, plan: Plan, secrets: Mapping[str, str], code: str, *, doing: str, timeout_s: float
 ) -> Mapping[str, Any]:
@@ -36,21 +51,14 @@ def to_its_end(
         Refused: a run of that name goes on.
         OrchestratorError: it took too long, or the coordinator is away. The run is being ended.
     """
-    from pydantic import TypeAdapter
-
     from orchestrator.client.submit import examined
-    from orchestrator.core.plan import Plan
 
     client = session.client()
     plan = examined(plan, session, client, running=False)
-    document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
-    answer = client.post("/v1/runs", {**document, "from_scratch": True, "code": code})
-    if not answer.get("created"):
-        raise Refused(f"{plan.name} is being {doing} already", hint=f"`orch kill {plan.name}` ends it")
     watch = Watch(
         session,
         client,
-        {"run_id": answer["run_id"], "name": plan.name},
+        begun(session, plan, secrets, code, doing=doing),
         until=lambda seen: not is_active(seen),
         say=lambda _text: None,
         timeout_s=timeout_s,

@@ -50,12 +50,13 @@ class Client:
         check: bool = True,
         queue: bool = False,
         restart: bool = False,
+        wait_for_hosts: bool = False,
     ) -> Run:
         """Start the run of a cluster spec, and return once it is accepted. Start a coordinator if none is running.
 
         If a run with this plan is already active, it is returned; so is one that has finished, if nothing has changed
         since. `from_scratch` trains from step 0, and `go_on` goes on from the checkpoint of a run that has finished.
-        `check` refuses hosts that do not reach each other.
+        `check` refuses hosts that do not reach each other, or do not answer, unless `wait_for_hosts`.
         `queue` lets the run wait until its GPUs are free. `restart` first ends an active run of this name at its next
         checkpoint if the spec or the code has changed.
 
@@ -74,6 +75,7 @@ class Client:
             check=check,
             queue=queue,
             restart=restart,
+            wait_for_hosts=wait_for_hosts,
         )
         return Run(self._environment, submitted.name, submitted.run_id)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,29 @@ if TYPE_CHECKING:
     from orchestrator.head.code.snapshots import Code, Snapshot
     from orchestrator.head.node.paths import Paths
     from orchestrator.reporting.code_changes import FileChange
+
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+"""A word that begins an option; `-0.5` is a value."""
+
+
+def parameters(plan: Plan) -> dict[str, str]:
+    """Return what a person may have changed for a trial: the script's arguments, the environment, tasks, strategy.
+
+    An option without a value is `yes`; an argument that belongs to none is `argument N`.
+    """
+    found: dict[str, str] = {}
+    left = list(plan.args)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if not _OPTION.fullmatch(name):
+            found[f"argument {sum(key.startswith('argument') for key in found) + 1}"] = word
+        elif equals or not left or _OPTION.fullmatch(left[0].partition("=")[0]):
+            found[name] = value if equals else "yes"
+        else:
+            found[name] = left.pop(0)
+    counts = Counter(task.id.type for task in plan.tasks)
+    return {**found, **plan.env, "strategy": plan.strategy, **{f"{of}s": str(n) for of, n in counts.items()}}
 
 
 @dataclass(frozen=True, slots=True)

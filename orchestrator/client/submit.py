@@ -60,6 +60,7 @@ def submit(
     before: Before | None = None,
     place: Place | None = None,
     check: bool = True,
+    wait_for_hosts: bool = False,
     code: Snapshot | None = None,
 ) -> Submitted:
     """Submit the plan of this file. An active run with the same plan is left alone.
@@ -74,7 +75,8 @@ def submit(
         queue: let the run wait until its GPUs are free, like `queue:` of the spec.
         before: see `Before`.
         place: replaces the plan's hosts by those that an engine provides.
-        check: whether to check that the hosts reach each other.
+        check: whether to check that the hosts are there, and reach each other.
+        wait_for_hosts: begin although a host does not answer; the run waits for it.
         code: the snapshot of the code, where it was taken before; it is taken now otherwise.
     """
     from orchestrator.core.plan import QueuePlan
@@ -105,7 +107,7 @@ def submit(
 
         refuse(set_up(file, environment) or [], file)
     if check and (restart or not running):
-        plan = _examined(plan, environment, client, running=running)
+        plan = _examined(plan, environment, client, running=running, patient=wait_for_hosts or running)
     ended = _end_older(environment, client, plan, code) if restart else None
     try:
         from pydantic import TypeAdapter
@@ -234,10 +236,10 @@ def placed_now(plan: Plan, client: Client, *, look: bool = True) -> tuple[Plan, 
     return replace(plan, tasks=tasks), document
 
 
-def _examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:
+def _examined(plan: Plan, environment: Environment, client: Client, *, running: bool, patient: bool) -> Plan:
     """Check the hosts on which the run would be placed now, and return the whole plan with their addresses."""
     if not plan.has_choice:
-        return examined(plan, environment, client, running=running)
+        return examined(plan, environment, client, running=running, patient=patient)
     try:
         there, document = placed_now(plan, client, look=plan.queue is None)
     except UsageError:
@@ -245,35 +247,48 @@ def _examined(plan: Plan, environment: Environment, client: Client, *, running: 
     if not document["fits"]:
         # It waits, or is refused with who has what: hosts that it may never have refuse nothing.
         with contextlib.suppress(Refused):
-            return examined(plan, environment, client, running=running)
+            return examined(plan, environment, client, running=running, patient=True)
         return plan
     used = {*there.hosts_used, *document["spares"]}
     few = replace(there, hosts=tuple(host for host in there.hosts if host.name in used))
-    checked = {host.name: host for host in examined(few, environment, client, running=running).hosts}
+    known = examined(few, environment, client, running=running, patient=patient)
+    checked = {host.name: host for host in known.hosts}
     return replace(plan, hosts=tuple(checked.get(host.name, host) for host in plan.hosts))
 
 
-def examined(plan: Plan, environment: Environment, client: Client, *, running: bool) -> Plan:
+def examined(
+    plan: Plan, environment: Environment, client: Client, *, running: bool, patient: bool = False
+) -> Plan:
     """Return the plan with the addresses at which its hosts reach each other. This takes a second or two.
 
+    `patient`: a host that does not answer is no error, since the run waits for it.
+
     Raises:
-        Refused: hosts do not reach each other; a line for each pair.
+        Refused: a host does not answer, or hosts do not reach each other; a line for each.
     """
     from pydantic import TypeAdapter
 
     from orchestrator.core.plan import Plan
 
-    if len(plan.hosts_used) < 2 or any(host.transport not in ("ssh", "local") for host in plan.hosts):
+    used = [plan.host(name) for name in plan.hosts_used]
+    is_here = len(used) < 2 and all(host.transport == "local" for host in used)
+    if is_here or any(host.transport not in ("ssh", "local") for host in plan.hosts):
         return plan
-    environment.say(f"checking that {counted(len(plan.hosts), 'host')} reach each other …")
+    goal = "reach each other" if len(used) > 1 else "is there"
+    environment.say(f"checking that {counted(len(plan.hosts), 'host')} {goal} …")
     body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
     try:
         answer = client.post("/v1/examine", body, timeout_s=EXAMINE_S)
     except UsageError:
         return plan  # an older coordinator
-    # A host that does not answer is no error here: the run waits for it.
+    # Without all of its replicas it can begin, and spares are not needed yet
+    needed = set() if patient or plan.replicas_min else {host.name for host in used if not host.spare}
     findings = [
-        row for row in answer["findings"] if row["id"].startswith("net.") or row["id"] == "host.twice"
+        row
+        for row in answer["findings"]
+        if row["id"].startswith("net.")
+        or row["id"] == "host.twice"
+        or (row["id"] == "ssh.no-answer" and row["host"] in needed)
     ]
     errors = [row for row in findings if row["level"] == "error"]
     if running:  # the ports that it will give back
@@ -282,7 +297,8 @@ def examined(plan: Plan, environment: Environment, client: Client, *, running: b
         raise Refused(
             "\n".join(f"{row['message']} ({row['id']})" for row in errors),
             hint="; ".join(dict.fromkeys(row["hint"] for row in errors))
-            + "; `orch doctor` says more, and --no-check starts all the same",
+            + "; `orch doctor` says more; --wait-for-hosts begins, and waits for hosts that do not answer; "
+            "--no-check looks at nothing",
         )
     for row in findings:
         if row["level"] == "warning":

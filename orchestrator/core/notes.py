@@ -317,6 +317,9 @@ class NoteKind(Enum):
     TRANSPARENT_PROOF = _said(
         "transparent-proof", "Whether the first step of a `fit` is proved to be that of one process."
     )
+    TRANSPARENT_APART = _said(
+        "transparent-apart", "The workers have come apart in training, and in what they differ."
+    )
     NO_RESCUE = _said(
         "no-rescue", "Why a survivor of a dead worker could hand over nothing; `status` shows it."
     )

@@ -304,6 +304,8 @@ class Options:
     """A transparent script's first step of each fit is compared with that of one process."""
     prove: Prove | None = None
     """The script's first steps are recorded, and it ends then."""
+    dies_after: int | None = None
+    """In the trial of a script: so many steps, and a save, after which its first generation is killed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def unfit(runs: Iterable[Run]) -> dict[Machine, str]:
 def find(
     plan: Plan, held: Held, known: Known, now: Instant, *, tells: bool = True
 ) -> Placed | tuple[NoPlacement, ...]:
-    """Return the best place for a plan among what is free, and where it `tells`, why not elsewhere; or why there is none."""
+    """Return the best place for a plan among what is free, with why not elsewhere (`tells`); or why there is none."""
     occupied = held.occupied(plan, known, now)
     tasks, problems = place(
         plan.hosts, plan.needs, equal_gpus=STRATEGIES[plan.strategy].equal_gpus, occupied=occupied

@@ -39,7 +39,7 @@ class Loaded:
     """Which weights a script has loaded last."""
 
     number: int
-    """How many loads there were in this process."""
+    """Which load it is: where in the script, and how many there were before at that place. Others are not compared."""
     file: str
     checksum: int
 

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from orchestrator.core.launching import wiring
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
-_TENSORFLOW = ("tensorflow", "keras", "tf_keras", "numpy")
+_FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
+_PACKAGES = (*_FRAMEWORKS, "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,9 @@ class Strategy:
     """An ordinary Keras script can be run within its scope."""
     kerases: tuple[int, ...] = (2, 3)
     """Major versions of Keras that train under it."""
-    packages: tuple[str, ...] = _TENSORFLOW
+    frameworks: tuple[str, ...] = _FRAMEWORKS
+    """What takes long to import: where the script imports it, its process does so before its gate."""
+    packages: tuple[str, ...] = _PACKAGES
     """Hosts are asked for their versions, and must have the same. A script that lacks one cannot begin."""
 
     def gives(self) -> frozenset[str]:
@@ -142,7 +145,7 @@ _ROWS = (
         gpu_by_local_rank=True,
         gloo=True,
         runtime_module="horovod_ranks",
-        packages=(*_TENSORFLOW, "horovod"),
+        packages=(*_PACKAGES, "horovod"),
         needs_runtime=True,
         kerases=(2,),
     ),

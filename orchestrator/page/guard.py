@@ -1,37 +1,43 @@
-"""Who may see the page: one person, in the browsers in which they opened the address that the terminal showed.
+"""Who may see the page: its owner, in the browsers in which they opened the address that the terminal showed, and those
+to whom they gave a link that only reads.
 
 Any web page may send requests to 127.0.0.1, and so may any user of this machine; a cookie is sent to all ports of a
 host. So a request is answered where it names one of our hosts, comes from no other site, and has the cookie; and data
-only where it has the key too, which scripts of our own origin alone can read. A Prometheus is no browser: it shows a
-bearer token, which opens the metrics and nothing else. All users of a machine see the command lines of its processes,
+only where it has the key too, which scripts of our own origin alone can read. Behind a proxy the host of its address is
+ours too, and its path stands before ours. A Prometheus is no browser: it shows a bearer token, which opens the metrics
+and nothing else. All users of a machine see the command lines of its processes,
 so a browser is started with a private file that holds the address.
 """
 
 from __future__ import annotations
 
-import hmac
 import html
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import parse_qs
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.core.errors import UsageError
+from orchestrator.head.node.page_access import PageAccess, Viewer, same
 
-TOKEN_LASTS_S = 600.0
 TICKET_LASTS_S = 30.0
 TICKETS_MAX = 32
 KEY_HEADER = "Orch-Key"
 LOGIN = "/login"
 METRICS = "/metrics"
+MAY_ACT = "orch.may_act"
+"""Whether who asks may change runs; in the scope of a request."""
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 """Our hosts, with any port: `ssh -L` may forward another one."""
+_PATH = re.compile(r"[\w.~/-]*", re.ASCII)
+_NO_WAY_IN = "open an address that `orch ui` has printed in its terminal; `orch ui link` prints another"
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -46,52 +52,88 @@ _HEADERS = {
 }
 
 
-class Keys:
-    """The secrets of one server: a token that is used once, and the cookie and key that a browser gets for it."""
+class Base(NamedTuple):
+    """The address under which a proxy serves the page to others."""
 
-    def __init__(self, port: int, *, bearer: str = "", now: Callable[[], float] = time.monotonic) -> None:
+    origin: str = ""
+    path: str = ""
+    """The path before all of ours, without a slash at its end."""
+
+    @property
+    def host(self) -> str:
+        """Return the Host that a browser names."""
+        return self.origin.partition("://")[2]
+
+
+LOCAL = Base()
+"""No proxy: the page is reached on this machine alone."""
+
+
+def base_of(text: str) -> Base:
+    """Return the base of `--base-url`. Raises UsageError if no browser could use it."""
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.username is not None:
+        raise UsageError(
+            f"--base-url {text!r} is no address of a page", hint="such as https://lab.example.org/orch"
+        )
+    if parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
+        raise UsageError(
+            f"the path of --base-url {text!r} has more than letters, digits and . _ ~ - /",
+            hint="such as https://lab.example.org/orch",
+        )
+    host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"
+    if port is not None and port != {"http": 80, "https": 443}[parts.scheme]:
+        host += f":{port}"
+    if parts.scheme == "http" and not _HOST.fullmatch(host):
+        raise UsageError(
+            f"--base-url {text!r} is not https: all on the way could read the page's secrets",
+            hint="let the proxy speak TLS; or reach the page by `ssh -L`, which needs no base address",
+        )
+    return Base(f"{parts.scheme}://{host}", parts.path.rstrip("/"))
+
+
+class Keys:
+    """The cookies and keys of one server's browsers, each with who they are."""
+
+    def __init__(self, port: int, access: PageAccess, *, bearer: str = "") -> None:
         """`bearer`: the token with which a Prometheus reads the metrics; empty: none may."""
         self._bearer = bearer
         self.cookie_name = f"orch-{port}"
-        self._now = now
-        self._cookie = secrets.token_urlsafe(32)
-        self._key = secrets.token_urlsafe(32)
-        self._token = ""
-        self._token_ends_at = 0.0
+        self.access = access
 
-    def new_token(self) -> str:
-        """Return a token for one more browser. The token before it is no longer valid."""
-        self._token, self._token_ends_at = secrets.token_urlsafe(32), self._now() + TOKEN_LASTS_S
-        return self._token
-
-    def redeem(self, token: str) -> bool:
-        """Return whether that is the token, which is then no longer valid."""
-        fits = _same(token, self._token) and self._now() < self._token_ends_at
-        if fits:
-            self._token = ""
-        return fits
-
-    def welcome(self) -> Response:
+    def welcome(self, viewer: Viewer, base: Base, host: str) -> Response:
         """Send a browser that has shown its token to the page, with cookie and key."""
         # A browser sends a fragment to no server, so it is in no log. A page sends it there, and not a redirect: at
         # the end of one, a browser that came from a file would not show our cookie.
-        response = HTMLResponse(forwarding(f"/#key={self._key}"))
-        response.set_cookie(self.cookie_name, self._cookie, httponly=True, samesite="strict", path="/")
+        response = HTMLResponse(forwarding(f"./#key={viewer.derived('key')}"))
+        is_proxied = bool(base.origin) and host.lower() == base.host
+        response.set_cookie(
+            self.cookie_name,
+            viewer.derived("cookie"),
+            httponly=True,
+            samesite="strict",
+            path=(is_proxied and base.path) or "/",
+            secure=is_proxied and base.origin.startswith("https:"),
+        )
         return response
 
-    def has_cookie(self, headers: Headers) -> bool:
-        """Return whether the request has our cookie."""
+    def viewer(self, headers: Headers) -> Viewer | None:
+        """Return whose cookie the request has; None if it is nobody's now."""
         pairs = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
-        return any(name == self.cookie_name and _same(value, self._cookie) for name, _, value in pairs)
+        given = [value for name, _, value in pairs if name == self.cookie_name]
+        viewers = self.access.viewers()
+        return next(
+            (one for one in viewers if any(same(each, one.derived("cookie")) for each in given)), None
+        )
 
     def has_bearer(self, headers: Headers) -> bool:
         """Return whether the request has the bearer token."""
         kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and _same(token.strip(), self._bearer)
-
-    def has_key(self, headers: Headers) -> bool:
-        """Return whether the request has the key, which only a script of our page can send."""
-        return _same(headers.get(KEY_HEADER, ""), self._key)
+        return kind.lower() == "bearer" and same(token.strip(), self._bearer)
 
 
 class Tickets:
@@ -122,57 +164,93 @@ class Tickets:
 class Guard:
     """Refuses requests that may not be answered, and adds the security headers to all answers."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, *, actions: bool, opened: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Keys, *, actions: bool, opened: Callable[[], None], base: Base = LOCAL
+    ) -> None:
         self._app, self._keys, self._actions, self._opened = app, keys, actions, opened
+        self._base = base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
-        refusal = self._refusal(scope)
+        path = scope["path"]
+        if self._base.path and f"{path}/".startswith(f"{self._base.path}/"):  # a proxy may leave it out
+            path = path.removeprefix(self._base.path)
+        headers = Headers(scope=scope)
+        viewer = self._keys.viewer(headers)
+        may_act = self._actions and viewer is not None and viewer.is_owner
+        scope = {**scope, "path": path, MAY_ACT: may_act}
+        refusal = self._refusal(scope, viewer, may_act)
+        is_over = False
 
         async def guarded(message: Message) -> None:
+            nonlocal is_over
+            if is_over:
+                return
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
+                sent = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers[name] = value
+                    sent[name] = value
+            elif viewer is not None and message.get("more_body") and self._keys.viewer(headers) != viewer:
+                is_over = True  # what is streamed ends with the right to see it
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
             await send(message)
 
         await (refusal or self._app)(scope, receive, guarded)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope, viewer: Viewer | None, may_act: bool) -> Response | None:
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
         host, origin = headers.get("host", ""), headers.get("origin")
         site = headers.get("sec-fetch-site", "none")
-        if not _HOST.fullmatch(host):
-            return _refused(403, "this is served on 127.0.0.1 and localhost only")
-        if origin is not None and origin != f"http://{host}":
+        is_ours = _HOST.fullmatch(host)
+        if not is_ours and not (self._base.origin and host.lower() == self._base.host):
+            served = (
+                f"127.0.0.1, localhost and {self._base.host}"
+                if self._base.origin
+                else "127.0.0.1 and localhost"
+            )
+            return _refused(403, f"this is served on {served} only")
+        # A proxy may name us, or itself, as the host; the browser's origin is the proxy's then.
+        if origin is not None and origin not in (
+            f"http://{host}" if is_ours else None,
+            self._base.origin or None,
+        ):
             return _refused(403, "another site may not ask here")
+        if not path:
+            return RedirectResponse(f"{self._base.path}/")
         if method not in (("GET", "HEAD", "POST") if self._actions else ("GET", "HEAD")):
             return _refused(405, "this only reads; `orch ui --actions` allows more")
         if path == LOGIN:
-            return self._login(scope)
+            return self._login(scope, host)
         if path == METRICS and self._keys.has_bearer(headers):
             return None
-        if not self._keys.has_cookie(headers):
-            return _refused(401, "open the address that `orch ui` has printed in its terminal")
+        if viewer is None:
+            return _refused(401, _NO_WAY_IN)
+        if method == "POST" and not may_act:
+            return _refused(403, "a shared link only reads")
         if path.startswith("/v1/") or path == METRICS:
             if site != "same-origin":
                 return _refused(403, "another site may not ask here")
-            if not self._keys.has_key(headers):
-                return _refused(401, "open the address that `orch ui` has printed in its terminal")
+            if not same(headers.get(KEY_HEADER, ""), viewer.derived("key")):
+                return _refused(401, _NO_WAY_IN)
             if method == "POST" and origin is None:
                 return _refused(403, "an action names its origin")
         elif site not in ("same-origin", "none"):
             return _refused(403, "another site may not ask here")
         return None
 
-    def _login(self, scope: Scope) -> Response:
+    def _login(self, scope: Scope, host: str) -> Response:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        if not self._keys.redeem((query.get("token") or [""])[0]):
-            return _refused(401, "this address was used, or is older than ten minutes: start `orch ui` again")
-        self._opened()
-        return self._keys.welcome()
+        viewer = self._keys.access.redeem((query.get("token") or [""])[0])
+        if viewer is None:
+            return _refused(
+                401,
+                "this address was used or revoked, or is older than ten minutes: `orch ui link` prints another",
+            )
+        if viewer.is_owner:
+            self._opened()
+        return self._keys.welcome(viewer, self._base, host)
 
 
 def forwarding(address: str) -> str:
@@ -180,14 +258,10 @@ def forwarding(address: str) -> str:
     shown = html.escape(address)
     # Without an icon of its own a browser would ask for one that is not there.
     return (
-        '<!doctype html><link rel="icon" href="/static/icon.svg">'
+        '<!doctype html><link rel="icon" href="static/icon.svg">'
         f'<meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">orch</a>\n'
     )
 
 
 def _refused(status: int, why: str) -> Response:
     return PlainTextResponse(f"{status}: {why}\n", status_code=status)
-
-
-def _same(given: str, wanted: str) -> bool:
-    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())

@@ -28,7 +28,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.head.api.bodies import bounded_body
 from orchestrator.page.feed import POLL_S, Feed
-from orchestrator.page.guard import METRICS, Guard, Keys, Tickets
+from orchestrator.page.guard import LOCAL, MAY_ACT, METRICS, Base, Guard, Keys, Tickets
 from orchestrator.page.source import Source
 from orchestrator.protocol import measures
 
@@ -106,8 +106,8 @@ def read(name: str) -> str:
 class Page:
     """The handlers of the routes."""
 
-    def __init__(self, source: Source, *, actions: bool, poll_s: float = POLL_S) -> None:
-        self._source, self._feed, self._actions = source, Feed(source, poll_s=poll_s), actions
+    def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
+        self._source, self._feed = source, Feed(source, poll_s=poll_s)
         self._tickets = Tickets()
 
     async def file(self, request: Request) -> Response:
@@ -117,13 +117,13 @@ class Page:
             return Response(await _thread(joined, os.path.splitext(name)[1]), media_type=JOINED[name])
         if name not in FILES:
             raise HTTPException(404)
-        if name == "index.html" and self._actions:
+        if name == "index.html" and request.scope[MAY_ACT]:
             return HTMLResponse(read(name).replace("<body>", '<body data-actions="yes">'))
         return Response(await _thread(read, name), media_type=FILES[name])
 
     async def runs(self, request: Request) -> Response:
         """Return all runs."""
-        return JSONResponse({**await _thread(self._source.runs), "actions": self._actions})
+        return JSONResponse({**await _thread(self._source.runs), "actions": request.scope[MAY_ACT]})
 
     async def pool(self, _request: Request) -> Response:
         """Return all hosts, and who has what there."""
@@ -193,10 +193,16 @@ class Page:
 
 
 def application(
-    source: Source, keys: Keys, *, actions: bool, opened: Callable[[], None], poll_s: float = POLL_S
+    source: Source,
+    keys: Keys,
+    *,
+    actions: bool,
+    opened: Callable[[], None],
+    base: Base = LOCAL,
+    poll_s: float = POLL_S,
 ) -> Starlette:
     """Return the application, with its guard."""
-    page = Page(source, actions=actions, poll_s=poll_s)
+    page = Page(source, poll_s=poll_s)
     routes = [
         Route("/", page.file),
         Route("/static/{name}", page.file),
@@ -210,7 +216,7 @@ def application(
     if actions:
         routes.insert(0, Route("/v1/runs/{run}/{verb}", page.act, methods=["POST"]))
     handlers: dict[Any, Any] = {OrchestratorError: _on_error, HTTPException: _on_error}
-    guard = Middleware(Guard, keys=keys, actions=actions, opened=opened)
+    guard = Middleware(Guard, keys=keys, actions=actions, opened=opened, base=base)
     return Starlette(routes=routes, exception_handlers=handlers, middleware=[guard])
 
 

@@ -21,7 +21,7 @@ from orchestrator.client.known_run import known_run
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.head.api.client import Client
-from orchestrator.head.journal import archive
+from orchestrator.head.journal import archive, reading
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import bands, listed, log_pages, marks, run_series
 from orchestrator.head.records.accounts import Accounts
@@ -36,7 +36,7 @@ _LIST_EVERY_S = 5.0
 _POOL_EVERY_S = 4.0
 _IN_LIST = (
     *("run_id", "name", "phase", "reason", "reason_rest", "reason_begins_with", "restarts", "global_step"),
-    *("steps_total", "started_at", "ended_at", "metrics", "nonfinite"),
+    *("steps_total", "started_at", "ended_at", "metrics", "nonfinite", "parameters"),
 )
 _PARTS_IN_LIST = {"time_use": ("value", "lost_gpu_hours"), "first_cause": ("sentence",)}
 
@@ -67,6 +67,8 @@ class Source:
         self._pool_lock = threading.Lock()
         self._pool: tuple[float, dict[str, Any]] = (-_POOL_EVERY_S, {})
         """When the hosts were asked last, and what they said."""
+        self._parameters: dict[str, dict[str, str]] = {}
+        """By run; they are those of its plan, which stays."""
         self._old_ids: list[str] = []
         self._listed_at = -_LIST_EVERY_S
         self._away_since: float | None = None
@@ -88,7 +90,10 @@ class Source:
                 self._last_answer[1] if self._last_answer else now - document.get("recorded_age_s", 0.0)
             )
             self._away_since = self._away_since or known_at
-        runs = [{**run, **self.marks(run["run_id"])} for run in document["runs"]]
+        runs = [
+            {**run, **self.marks(run["run_id"]), "parameters": self.parameters(run["run_id"])}
+            for run in document["runs"]
+        ]
         return {**document, "runs": runs, "away_since": self._away_since, "now": now}
 
     def pool(self) -> dict[str, Any]:
@@ -133,7 +138,7 @@ class Source:
     def archived_run(self, run_id: str) -> dict[str, Any]:
         """Return the document of a run that has left the journal. Raises UsageError if there is none."""
         whole = recorded.archived(self.paths, run_id, now=time.time(), accounts=self._accounts)
-        return {**whole, **self.marks(run_id)}
+        return {**whole, **self.marks(run_id), "parameters": self.parameters(run_id)}
 
     def _listed(self, run_id: str) -> dict[str, Any]:
         directory = self.paths.run_dir(run_id)
@@ -149,6 +154,18 @@ class Source:
                 shown[key] = {part: whole[key].get(part) for part in parts} if whole[key] else None
             known = listed.keep(directory, shown)
         return {**known, **self.marks(run_id)}
+
+    def parameters(self, run_id: str) -> dict[str, str]:
+        """Return what the spec gives the run's script, and with how many tasks; empty if that is not known."""
+        if run_id not in self._parameters:
+            try:  # all at once: each look reads all of the journal
+                for kept in reading.read_runs(self.paths.journal).kept:
+                    self._parameters[kept.run.run_id] = comparing.parameters(kept.run.plan)
+                old = None if run_id in self._parameters else reading.archived(self.paths, run_id)
+                self._parameters.setdefault(run_id, comparing.parameters(old.run.plan) if old else {})
+            except OrchestratorError:
+                return {}
+        return self._parameters[run_id]
 
     def marks(self, run_id: str) -> dict[str, Any]:
         """Return the tags and the note that people have given a run."""

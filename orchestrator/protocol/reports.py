@@ -175,7 +175,7 @@ class Loaded(TypedDict):
     """The weights that a script has loaded last. Where all tasks train one model, all load the same."""
 
     number: Step
-    """How many loads there were in this process."""
+    """Which load it is: where in the script, and how many there were before at that place. Others are not compared."""
     file: RelativePath
     """The name of the file."""
     checksum: Annotated[int, Range(0, 0xFFFFFFFF)]

@@ -365,7 +365,7 @@ class Run(_Model):
     not transparent is told only."""
     prove: OnOff = False
     """`on`: the first step of each `fit` of a transparent script is proved equal to that of one process, by its
-    gradients, or the run ends there. It costs the time and memory of about two steps of one process."""
+    gradients, or the run ends there. It costs about two steps of one process, and the tracing of three."""
     chaos: Literal["allowed", "refused"] = "refused"
     """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, listed
-from orchestrator.spec import transparent_script
 from orchestrator.spec.literals import assigned_once, literal, name_of
 from orchestrator.spec.restoring import Restoring, restoring
 
@@ -56,6 +55,8 @@ def sentences(plan: Plan) -> list[str]:
     try:
         source = script.read_text(encoding="utf-8")
         if plan.options.transparent:
+            from orchestrator.spec import transparent_script
+
             return transparent_script.sentences(source, plan.script)
         paths = own_paths(source) if plan.checkpoint is not None else []
         found = restoring(str(script), plan.root)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.both.script import module_file
 from orchestrator.core.errors import SpecError
@@ -26,7 +27,6 @@ from orchestrator.core.plan import (
 )
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.gpu_split import split
-from orchestrator.spec.kubernetes.hosts import PodWishes
 from orchestrator.spec.load import load_spec, located
 from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, room_of, tasks_of
@@ -36,6 +36,9 @@ from orchestrator.spec.restoring import restoring
 from orchestrator.spec.sbatch import Wish
 from orchestrator.spec.secrets import secret_files, secret_names, secret_values
 from orchestrator.spec.setup import Environment, environment
+
+if TYPE_CHECKING:
+    from orchestrator.spec.kubernetes.hosts import PodWishes
 
 
 def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
@@ -198,6 +201,8 @@ def wish_of(path: str | Path, plan: Plan) -> Wish:
 
 def pod_wishes_of(path: str | Path) -> PodWishes:
     """Return the request to Kubernetes. Raises SpecError if the file names no image."""
+    from orchestrator.spec.kubernetes.hosts import PodWishes
+
     asked = load_spec(path).kubernetes or Kubernetes()
     if asked.image is None:
         raise SpecError(

@@ -17,7 +17,6 @@ from orchestrator.spec import own_paths, setup
 from orchestrator.spec.diagnostics import Diagnostics, Loc
 from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import ARGUMENT_BYTES_MAX, SPLIT, RecipientFile, env_name_diagnostic
-from orchestrator.spec.kubernetes.objects import refused
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, tasks_of
 from orchestrator.spec.recipient_files import file_refusal
@@ -74,6 +73,8 @@ def _machines_somewhere(parts: Parts) -> Diagnostics:
     elif not counted_by and slurm is None and pods is not None and pods.good("pods"):
         yield ("kubernetes", "pods"), "is missing: how many pods hold tasks, since there are no hosts"
     if pods is not None and pods.good("pod"):
+        from orchestrator.spec.kubernetes.objects import refused
+
         for loc, words in refused(pods.value.pod or {}):
             yield ("kubernetes", "pod", *loc), words
     if slurm is not None and slurm.good("options"):

@@ -115,6 +115,49 @@ def restoring(path: str, root: str = "") -> Restoring:
     return found
 
 
+_OF_FIT = frozenset({"epochs", "validation_data", "steps_per_epoch", "callbacks", "batch_size", "verbose"})
+"""Keywords of Keras's `fit`; that of scikit-learn's encoders and scalers has none of them."""
+_CHECKPOINT = b"orchestrator.keras.Checkpoint()"
+
+
+def with_checkpoint(source: bytes) -> bytes | None:
+    """Return the source with `orchestrator.keras.Checkpoint()` in each `fit`; None where no `fit` is Keras's."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    lines = source.splitlines(keepends=True)
+    begins = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
+    put: list[tuple[int, bytes]] = []
+    for node in ast.walk(tree):
+        if not (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "fit"
+        ):
+            continue
+        names = {each.arg for each in node.keywords}
+        if _OF_FIT.isdisjoint(names) or None in names:  # `**more` may have callbacks
+            continue
+        given = next((each.value for each in node.keywords if each.arg == "callbacks"), None)
+        if given is None:
+            parts: list[ast.expr] = [*node.args, *(each.value for each in node.keywords)]
+            last = max((each.end_lineno or 0, each.end_col_offset or 0) for each in parts)
+            put.append((begins[last[0] - 1] + last[1], b", callbacks=[" + _CHECKPOINT + b"]"))
+            continue
+        begin = begins[given.lineno - 1] + given.col_offset
+        if isinstance(given, ast.List):
+            put.append((begin + 1, _CHECKPOINT + (b", " if given.elts else b"")))
+            continue
+        end = begins[(given.end_lineno or 0) - 1] + (given.end_col_offset or 0)
+        put += [(begin, b"[" + _CHECKPOINT + b", *("), (end, b" or [])]")]
+    if not put:
+        return None
+    leading = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    put.append((begins[leading[-1].end_lineno or 0] if leading else 0, b"import orchestrator.keras\n"))
+    for at, text in sorted(put, reverse=True):
+        source = source[:at] + text + source[at:]
+    return source
+
+
 def _function_at(line: int, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> int:
     """Return the line at which the innermost function begins that has this line; 0 for the module."""
     return max((f.lineno for f in functions if f.lineno <= line <= (f.end_lineno or line)), default=0)

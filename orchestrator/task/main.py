@@ -25,7 +25,7 @@ from orchestrator.task.tracebacks import last_line, print_as_python_would
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from orchestrator.task.trials.proving import Proving
@@ -85,12 +85,13 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     this_task.link, this_task.options = link, wanted
     options.choose_keras(wanted)
     own = part.chosen(wanted)
+    frameworks: Sequence[str] = wanted.get("frameworks", FRAMEWORKS)
     if link.attached:
-        imports = own.imports(wanted) or script.imports()
-        error = restraints.imports(lambda: _warm_up(imports), imports.named)
+        imports = own.imports(wanted) or script.imports(frameworks)
+        error = restraints.imports(lambda: _warm_up(imports, frameworks), imports.named)
         if error is not None:
             return _failed(link, "import", error, script.path)
-        _wait_at_gate(link, orders, progress)
+        _wait_at_gate(link, orders, progress, frameworks)
         restraints.released()
         begin(stages, progress)
         fence.begin()
@@ -133,12 +134,12 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     return 0
 
 
-def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
+def _wait_at_gate(link: Link, orders: Orders, progress: Progress, frameworks: Sequence[str]) -> None:
     """Report ready, wait for the release, and set the environment variables that come with it."""
     hooks.install(link, progress)
     this_task.progress = progress
     versions: dict[str, str | None] = {"python": sys.version.split()[0]}
-    for name in FRAMEWORKS:
+    for name in frameworks:
         module = sys.modules.get(name)
         versions[name] = getattr(module, "__version__", None)
     link.send({"ready": {"versions": versions}}, wait_s=ERROR_WAIT_S)
@@ -147,6 +148,10 @@ def _wait_at_gate(link: Link, orders: Orders, progress: Progress) -> None:
 
 def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:
     """Start to measure for `orch scale`, or to record for `orch prove`. Return the recorder, which seeds the script."""
+    if wanted.get("dies_after"):
+        from orchestrator.task.trials.dying import dying
+
+        progress.dying = dying(wanted["dies_after"])
     if wanted.get("measure"):
         from orchestrator.task.trials.measured import Measuring
 
@@ -159,12 +164,12 @@ def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | Non
     return proving
 
 
-def _warm_up(imports: Imports) -> BaseException | None:
+def _warm_up(imports: Imports, frameworks: Sequence[str]) -> BaseException | None:
     """Import the frameworks that the script will import. Return the error that the script would also meet, or None."""
     if imports.environment_unclear:
         return None
     os.environ.update(imports.environment)
-    for name in FRAMEWORKS:
+    for name in frameworks:
         if name not in imports.named:
             continue
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 import zlib
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 CHIEF_SAVES_MAX_S = 10.0
 """How long a worker that has trained waits for the first checkpoint of the chief's, which may be saving just now."""
 
-_loads = 0
+_loads: dict[int, int] = {}
+"""How often weights were loaded, by where in the script: the chief alone may load some."""
 
 
 def patches() -> dict[str, Callable[[ModuleType], None]]:
@@ -42,7 +44,8 @@ def patches() -> dict[str, Callable[[ModuleType], None]]:
         )
     ]
     latest = "tensorflow.python.checkpoint.checkpoint_management"
-    return {**dict(keras2), "keras.src.models.model": patch_model, latest: patch_latest}
+    loading = {f"{name}.src.saving.saving_api": patch_load_model for name in ("tf_keras", "keras")}
+    return {**dict(keras2), **loading, "keras.src.models.model": patch_model, latest: patch_latest}
 
 
 def patch_file_utils(module: ModuleType) -> None:
@@ -90,14 +93,26 @@ def patch_model(module: ModuleType) -> None:
 
     @functools.wraps(load)
     def load_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        of_chief = _of_chief(filepath)
-        if of_chief is not None and not _is_there(os.fspath(filepath)) and _is_there(of_chief):
-            filepath = of_chief
-        result = load(self, filepath, *args, **kwargs)
+        result = load(self, _whole_of_chief(filepath), *args, **kwargs)
         _tell(self, filepath)
         return result
 
     model.load_weights = load_weights
+
+
+def patch_load_model(module: ModuleType) -> None:
+    """Let `load_model` read what the chief alone has saved, and tell what was loaded."""
+    from orchestrator.task.transparent.files import replace_everywhere
+
+    load: Any = module.load_model
+
+    @functools.wraps(load)
+    def load_model(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        model = load(_whole_of_chief(filepath), *args, **kwargs)
+        _tell(model, filepath)
+        return model
+
+    replace_everywhere(load, load_model)
 
 
 def _inner(path: Any) -> str | None:
@@ -117,13 +132,19 @@ def _of_chief(path: Any) -> str | None:
     return os.path.join(chiefs, inner)
 
 
+def _whole_of_chief(path: Any) -> Any:
+    """Return a path in the chief's directory for one that is not there in this task's own; else the path."""
+    of_chief = _of_chief(path)
+    is_of_chief = of_chief is not None and not _is_there(os.fspath(path)) and _is_there(of_chief)
+    return of_chief if is_of_chief else path
+
+
 def _is_there(path: str) -> bool:
     return os.path.exists(path) or os.path.exists(path + ".index")
 
 
 def _tell(model: Any, path: Any) -> None:
     """Tell what was loaded, where several workers train: it must be the same on all."""
-    global _loads
     if this_task.link is None or this_task.strategy is None:
         return
     try:
@@ -135,7 +156,26 @@ def _tell(model: Any, path: Any) -> None:
     except Exception:  # not built yet, say: then nothing is known of it
         return
     if count:
-        _loads += 1
+        place = _place()
+        _loads[place] = _loads.get(place, 0) + 1
         name: Any = os.path.basename(os.fsdecode(path))
-        loaded: Loaded = {"number": _loads, "file": name, "checksum": checksum}
+        number = (place << _COUNT_BITS) + _loads[place] % (1 << _COUNT_BITS)
+        loaded: Loaded = {"number": number, "file": name, "checksum": checksum}
         this_task.link.send({"loaded": loaded})
+
+
+_COUNT_BITS = 16
+
+
+def _place() -> int:
+    """Return a number for the lines of the script that are being called: the same in all workers."""
+    from orchestrator.both.script import is_of_script
+
+    folder = os.path.dirname(os.path.realpath(getattr(sys.modules["__main__"], "__file__", "") or ""))
+    place, frame = 0, sys._getframe()
+    while frame is not None:
+        if is_of_script(frame.f_code.co_filename, folder):
+            name = os.path.basename(frame.f_code.co_filename)
+            place = zlib.crc32(f"{name}:{frame.f_lineno}".encode(), place)
+        frame = frame.f_back  # type: ignore[assignment]
+    return place

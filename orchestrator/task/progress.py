@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import NotFinite, Saving
     from orchestrator.protocol.runtime_lines import StepLine
     from orchestrator.task.link import Link
+    from orchestrator.task.trials.dying import Dying
 
 INTERVAL_S = 0.25
 """The time between two messages. More would be useless: a heartbeat carries one, and people do not read faster."""
@@ -54,6 +55,8 @@ class Progress:
         self._pace_at = 0.0
         self._pace: float | None = None
         self._is_lost = False
+        self.dying: Dying | None = None
+        """Ends the task after some steps, in a trial."""
         self.has_stepped = False
         """Whether a step was made, and not only told from which one the training goes on."""
         self.total: Any = None
@@ -86,6 +89,8 @@ class Progress:
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
+        if self.dying is not None and number is not None:
+            self.dying.stepped(number)
 
     def _hold(self, name: str, step: Any, value: Any, *, is_told: bool) -> None:
         """Keep a value for the next message. A tensor is read then, for it costs a wait; a variable would change.

@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 import yaml
 
-from orchestrator.client.choice import is_active
+from orchestrator.client import asking
+from orchestrator.client.choice import is_active, to_read
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.api.client import Client
 from tests.cluster.lab import Lab
@@ -145,8 +146,13 @@ class Cluster:
         return self._client.get(path, dict(query))
 
     def events(self, name: str = "t", kind: str | None = None) -> list[dict[str, Any]]:
-        lines = self.ok("events", name, "--json").splitlines()
-        found = [json.loads(line) for line in lines]
+        """Return what `orch events --json` prints; by that command only while no coordinator answers."""
+        try:
+            run = to_read(self._client, name)
+            by_id = name == run["run_id"]
+            found = list(asking.events(self._client, run, after=0, follow=False, by_id=by_id))
+        except OrchestratorError:
+            found = [json.loads(line) for line in self.ok("events", name, "--json").splitlines()]
         return [event for event in found if kind in (None, event["kind"])]
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], *, timeout: float = 40.0) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from orchestrator.host.agent import gpus
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab
+from tests.pythons import pythons
 
 pytestmark = pytest.mark.lab
 
@@ -80,10 +81,10 @@ def test_a_wrong_python_is_named(one: Cluster) -> None:
 
 
 def test_a_python_that_is_too_old_is_named(one: Cluster) -> None:
-    candidates = sorted(Path.home().glob(".pyenv/versions/3.[678]*/bin/python3"))
+    candidates = pythons("3.6", "3.7", "3.8")
     if not candidates:
         pytest.skip("NO OLD PYTHON HERE: a Python older than 3.10 is needed to see it refused")
-    said = refused(one, one.spec(tasks=1, python=str(candidates[0])))
+    said = refused(one, one.spec(tasks=1, python=candidates[0]))
     assert "host-0" in said
     assert "3.10" in said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -356,8 +357,13 @@ def test_the_first_hour_goes_as_its_page_says(
         cluster.ok("trust", "early.yaml", "--yes")
         said = {}
         for line in lines:
-            words = shlex.split(line.partition(" # ")[0].replace("/shared", str(shared)))[1:]
-            done = cluster.orch(*words)
+            own = (
+                line.partition(" # ")[0]
+                .replace("/shared", str(shared))
+                .replace("train.py", "packaged/train.py")
+            )
+            words = shlex.split(own)[1:]
+            done = cluster.orch(*words, timeout=120)
             assert done.returncode == 0, (line, done.stdout, done.stderr)
             said[words[0]] = done.stdout + done.stderr
         text = (tmp_path / "cluster.yaml").read_text()
@@ -368,10 +374,17 @@ def test_the_first_hour_goes_as_its_page_says(
                 f"dir: {shared}/first\n",
                 "module: packaged.train\n",
                 "strategy: multi_worker_mirrored",
+                f"data_address: {names['gpu-a'].address}",
             )
         )
-        for command in ("doctor", "up"):
-            assert "net.name-unresolved" in said[command], "gpu-a is a name of the head's ssh alone"
+        for command in ("init", "doctor", "up"):
+            assert "net.name-unresolved" not in said[command], "init has written the address that was tried"
+        assert re.search(r"restores: proved: it was killed, and went on from step [12]0", said["init"]), said[
+            "init"
+        ]
+        assert "modules: none but TensorFlow" in said["init"]
+        assert "first-try" not in cluster.ok("runs"), "the trial is removed"
+        assert not list(tmp_path.glob("shared/*/.orch/runs/first-try*"))
         assert stat.S_IMODE((shared / "first").stat().st_mode) == 0o700, "what init made is its user's alone"
         assert "`import tensorflow` " in said["doctor"], "it was imported once, really"
         assert cluster.orch("init", "gpu-a").returncode == 2, "a file that is there stays"

@@ -63,3 +63,31 @@ def test_what_a_run_makes_for_a_group_is_open_to_it_alone(local_cluster: Cluster
     (tmp_path / "lab").chmod(0o755)
     local_cluster.ok("up", spec, "--wait")
     assert stat.S_IMODE((tmp_path / "lab" / "t").stat().st_mode) == 0o2770
+
+
+@pytest.mark.lab
+@pytest.mark.fault(100)
+def test_what_init_made_where_the_hosts_share_nothing_is_removed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster.lab is not None
+    place = tmp_path / "saves"
+    own = [host.own_directory(place) for host in cluster.lab.hosts[:2]]
+    (own[1] / "first").mkdir(mode=0o700)
+    (tmp_path / "train.py").write_text("model.fit(x)\n")
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    blocks = [
+        f"Host gpu-{at}\n  HostName {host.address}\n  Port {host.port}\n"
+        for at, host in enumerate(cluster.lab.hosts[:2])
+    ]
+    ours = f"Host *\n  User root\n  IdentityFile {cluster.lab.identity_file}\n"
+    known = f"  UserKnownHostsFile {cluster.lab.known_hosts}\n"
+    (home / ".ssh" / "config").write_text("".join([*blocks, ours, known]))
+    cluster.env |= {"HOME": str(home)}
+    done = cluster.orch("init", "gpu-0", "gpu-1", "--name", "first", "--dir", str(place))
+    assert done.returncode == 0, done.stderr
+    assert "shared: false" in (tmp_path / "cluster.yaml").read_text()
+    assert list(own[0].rglob("*")) == []
+    assert list(own[1].rglob("*")) == [own[1] / "first"], "what was there before stays"

@@ -172,3 +172,46 @@ def test_what_cannot_be_is_said(local_cluster: Cluster) -> None:
     assert "cannot tell orphans from known runs" in damaged.stderr
     for journal in (local_cluster.directory / "state").glob("journal.db*"):
         journal.unlink()
+
+
+def test_uninstall_leaves_nothing_on_a_host_and_nothing_goes_while_a_run_is_alive(
+    local_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster, host = local_cluster, tmp_path / "host"
+    cluster.env["HOME"] = str(tmp_path / "home")
+    made = tmp_path / "home/.local/share/orch/environments/abc/bin"
+    made.mkdir(parents=True)
+    spec = cluster.spec("--steps", "100000", tasks=1)
+    cluster.ok("up", spec)
+    there = sorted(host.rglob("*.json"))
+    refused = cluster.orch("uninstall", "--hosts", spec, "--yes")
+    assert refused.returncode == 6
+    assert "not removed, for it is alive: t-" in refused.stderr
+    assert set(there) <= set(host.rglob("*.json"))
+    cluster.ok("kill", "t", "--yes")
+    cluster.ok("coordinator", "stop")
+    asked = cluster.orch("uninstall", "--hosts", spec)
+    assert (asked.returncode, host.exists()) == (6, True), "there is no terminal to ask on"
+    (host / "hosts/other-machine/runs").mkdir(parents=True)
+    said = cluster.orch("uninstall", "--hosts", spec, "--yes")
+    assert said.returncode == 0, said.stderr
+    assert f"here: {host}, 1 run" in said.stdout
+    assert [path.relative_to(host).as_posix() for path in sorted(host.rglob("*"))] == [
+        "hosts",
+        "hosts/other-machine",
+        "hosts/other-machine/runs",
+    ], "another machine that shares the home has its own turn"
+    assert not made.parent.parent.exists()
+    assert (tmp_path / "ckpt").exists(), "checkpoints stay"
+    shutil.rmtree(host / "hosts/other-machine")
+    cluster.ok("uninstall", "--hosts", spec, "--yes")
+    assert not host.exists()
+
+
+def test_gc_asks_a_host_that_only_a_run_with_a_broken_python_names(
+    local_cluster: Cluster, tmp_path: Path
+) -> None:
+    spec = local_cluster.spec("--steps", "5", tasks=1, python=str(tmp_path / "no-such-python"))
+    assert local_cluster.orch("up", spec, "--wait").returncode != 0
+    done = local_cluster.orch("gc", "--dry-run")
+    assert (done.returncode, "no-such-python" in done.stderr) == (0, False), done.stderr

@@ -308,6 +308,61 @@ def test_a_hundred_tasks_are_listed_until_one_asks_for_all(shown: Page) -> None:
     assert shown.texts("section[aria-label=Hosts] td[data-name=host]") == ["gpu-7"]
 
 
+def test_long_words_are_cut_until_one_asks_for_them(shown: Page) -> None:
+    named = ", ".join(f"worker:{i} on gpu-{i // 8}" for i in range(64))
+    long = f"64 tasks ended at once: {named}. " + "Each says that its peers are gone. " * 25
+    cause = first_cause_document(sentence=long)
+    run_shown(shown, phase="FAILED", reason=long, reason_rest=long, first_cause=cause)
+    for selector in ("div.sentence", "section.cause h2"):
+        assert len(shown.text(selector)) < 400, "a few lines, on a phone too"
+        shown.tab.locator(f"{selector} summary").click()
+        assert shown.text(selector).endswith("its peers are gone.")
+        assert "characters more" not in shown.text(selector)
+    shown.snapshot(
+        run_document(phase="FAILED", reason=long, reason_rest=long, first_cause=cause, global_step=9)
+    )
+    shown.until("document.querySelector('div.sentence details').open", None)
+    shown.open("/")
+    shown.see("td[data-name=state]")
+    assert len(shown.text("td[data-name=state]")) < 400
+
+
+def test_a_killed_run_promises_nothing(shown: Page) -> None:
+    cause = first_cause_document(generation=9, done="generation 10 resumes from step 50")
+    run_shown(shown, first_cause=cause, phase="BACKOFF")
+    assert "generation 10 resumes" in shown.text("section.cause")
+    shown.snapshot(run_document(first_cause=cause, phase="KILLED"))
+    shown.until("document.querySelector('section.cause').className === 'cause over'")
+    assert "resumes" not in shown.text("section.cause")
+
+
+def test_all_browsers_show_the_goodput_that_the_stream_tells(shown: Page) -> None:
+    spent = {"value": 0.76, "kept_s": 760.0, "badput": {"start": 240.0}, "final": False, "lost_gpu_hours": 0}
+    run_shown(shown, time_use=spent)
+    goodput = "section[aria-label=Goodput] strong"
+    shown.until(f"document.querySelector('{goodput}').textContent === '76.0%'")
+    assert "starting 4 min" in shown.text(".legend")
+    shown.snapshot(run_document(time_use={**spent, "value": 0.62}))
+    shown.until(f"document.querySelector('{goodput}').textContent === '62.0%'")
+
+
+def test_on_a_phone_those_in_trouble_are_there_and_the_rest_is_folded(shown: Page) -> None:
+    shown.tab.set_viewport_size({"width": 400, "height": 850})
+    tasks = [task_document(0, task=f"worker:{i}") for i in range(64)]
+    hosts = [{"host": f"gpu-{i}", "state": "ready", "tasks": [], "gpus": []} for i in range(64)]
+    for lost in range(30, 41):
+        tasks[lost] |= {"phase": "LOST"}
+    hosts[50]["state"] = "lost"
+    run_shown(shown, tasks=tasks, hosts=hosts)
+    listed = shown.texts("section[aria-label=Tasks] td[data-name=task]")
+    assert listed == [f"worker:{i}" for i in range(30, 41)], "all that are in trouble"
+    assert shown.texts("section[aria-label=Hosts] td[data-name=host]")[0] == "gpu-50"
+    assert shown.tab.locator("section[aria-label=Hosts] tbody tr").count() == 8
+    assert shown.do("document.scrollingElement.scrollHeight") < 7000
+    shown.tab.get_by_text("11 of 64 tasks are listed").click()
+    assert shown.tab.locator("section[aria-label=Tasks] tbody tr").count() == 64
+
+
 def test_a_stretch_of_time_is_taken_from_the_address(shown: Page) -> None:
     run_shown(shown)
     for query, expected in (
@@ -391,7 +446,7 @@ def test_plots_hold_validation_marks_and_what_the_stream_adds(shown: Page) -> No
     shown.do("view.plots.add({phase: 'RUNNING', global_step: 125, generation: 2, metrics: {loss: 2.5}})")
     added = shown.do("view.plots.plots.get('loss').lines[0]")
     assert (added["x"][-2:], added["y"][-2:]) == ([120, 125], [0.31, 2.5])
-    shown.tab.get_by_role("button", name="over time").click()
+    shown.tab.get_by_label("Axis").select_option("time")
     shown.until("view.plots.plots.get('loss').byStep === false")
     assert shown.asked("series")[-1]["query"]["x"] == "time"
     shown.do("view.plots.add({phase: 'RUNNING', global_step: 140, generation: 2, metrics: {loss: 2}})")
@@ -400,6 +455,37 @@ def test_plots_hold_validation_marks_and_what_the_stream_adds(shown: Page) -> No
     )
     shown.tab.get_by_role("button", name="log y").click()
     shown.until("view.plots.plots.get('loss').plot?.scales.y.distr === 3")
+
+
+def test_the_axis_is_chosen_kept_in_the_address_and_zooms_what_it_shows(shown: Page) -> None:
+    shown.given = {"series": {"series": [series("loss", [50, 100], [4, 3], 2)]}}
+    run_shown(shown, steps_total=200, training_epochs=4)
+    loss = "view.plots.plots.get('loss')"
+    shown.until(f"{loss}?.lines")
+    axis = shown.tab.get_by_label("Axis")
+    axis.select_option("epoch")
+    shown.until(f"{loss}.axis === 'epoch' && {loss}.lines")
+    assert shown.do(f"{loss}.lines[0].x") == [1, 2]
+    assert shown.do(f"[...{loss}.marks.checkpoints.map((pair) => {loss}.at(pair))]") == [1, 2]
+    assert "x=epoch" in shown.do("location.hash")
+    shown.do(f"{loss}.zoom([1, 1.5])")
+    shown.until("location.hash.includes('steps=50-75')")
+    shown.until("asked.findLast((one) => one.what === 'series').query.to_step === '75'")
+    shown.until(f"{loss}.range?.[1] === 1.5")
+    axis.select_option("relative")
+    shown.until(f"{loss}.axis === 'relative' && {loss}.lines")
+    assert "steps=" not in shown.do("location.hash"), "a stretch of another axis means nothing on this one"
+    assert shown.asked("series")[-1]["query"]["x"] == "time"
+    assert shown.do(f"[{loss}.placeText(65), {loss}.lines[0].x[0]]") == ["1 min 5 s", 50 - BEGIN]
+    shown.do(f"{loss}.zoom([60, 120])")
+    shown.until(f"location.hash.includes('from={BEGIN + 60}.0&to={BEGIN + 120}.0')")
+    shown.do("history.back()")
+    shown.until("!location.hash.includes('from=')")
+    run_shown(shown, steps_total=None)
+    shown.until(f"{loss}?.lines")
+    assert shown.tab.get_by_label("Axis").locator("option").all_inner_texts() == [
+        "over the step", "over the time", "over the time since the start",
+    ]  # fmt: skip
 
 
 def test_a_plot_that_the_address_asks_for_is_shown(shown: Page) -> None:
@@ -431,8 +517,88 @@ def test_runs_that_go_on_stand_first_and_two_are_chosen(shown: Page) -> None:
         == "#/compare?run=t-0%2Ct-1"
     )
     shown.tab.get_by_label("Compare t-2").check()
-    assert shown.tab.get_by_role("link", name="Compare t-1 and t-2").is_visible()
-    assert not shown.tab.get_by_label("Compare t-0").is_checked()
+    assert (
+        shown.tab.get_by_role("link", name="Compare 3 runs").get_attribute("href").endswith("t-0%2Ct-1%2Ct-2")
+    )
+    shown.tab.get_by_label("Compare t-1").uncheck()
+    assert shown.tab.get_by_role("link", name="Compare t-0 and t-2").is_visible()
+
+
+def test_the_list_follows_its_address_and_a_column_goes_as_it_came(shown: Page) -> None:
+    rates = ["0.1", "0.05", "1e-3"]
+    runs = [
+        run_document(
+            run_id=f"t-{i}", metrics={"mae": 1.0}, phase="SUCCEEDED", parameters={"--lr": lr, "note": "x"}
+        )
+        for i, lr in enumerate(rates)
+    ]
+    shown.snapshot(*runs)
+    shown.see("td[data-name=run]")
+    find = shown.tab.get_by_label("Find runs")
+    shown.tab.get_by_label("Another column").select_option("--lr")
+    shown.see("td[data-name='--lr']")
+    assert sorted(shown.texts("td[data-name='--lr']")) == ["0.001", "0.05", "0.1"]
+    shown.tab.get_by_role("button", name="--lr", exact=True).click()
+    shown.until("location.hash.includes('sort=---lr')")
+    assert shown.texts("td[data-name='--lr']") == ["0.1", "0.05", "0.001"], "as numbers"
+    find.fill("--lr=0.05")
+    shown.until("document.querySelectorAll('tbody tr').length === 1")
+    assert shown.texts("td[data-name=run]") == ["t-1"]
+    shown.do("location.hash = '#/?q=t-2'")
+    shown.until("document.querySelector('td[data-name=run]')?.textContent === 't-2'")
+    assert (find.input_value(), shown.tab.locator("td[data-name='--lr']").count()) == ("t-2", 0)
+    shown.do("history.back()")
+    shown.until("document.querySelector('td[data-name=run]')?.textContent === 't-1'")
+    assert find.input_value() == "--lr=0.05", "the field says what is looked for after a step back too"
+    assert shown.texts("td[data-name='--lr']") == ["0.05"]
+    find.fill("")
+    shown.until("document.querySelectorAll('tbody tr').length === 3")
+    shown.tab.get_by_label("Remove the column --lr").click()
+    shown.until("!document.querySelector('td[data-name=\"--lr\"]')")
+    assert "lr" not in shown.do("location.hash").replace("sort=---lr", "")
+    shown.tab.get_by_role("button", name="Compare them").click()
+    shown.tab.get_by_role("link", name="Compare 3 runs").wait_for()
+
+
+def test_many_runs_are_over_each_other_and_grouped_by_what_differs(shown: Page) -> None:
+    rates = {"a": "0.1", "b": "0.1", "c": "0.01"}
+    runs = [run_document(run_id=run, parameters={"--lr": lr, "--seed": "1"}) for run, lr in rates.items()]
+    answers = {
+        f"{run}/{what}": document
+        for i, run in enumerate(rates)
+        for what, document in (
+            ("history", {**HISTORY, "begin": BEGIN + i}),
+            ("series", {"series": [series("loss", [0, 10], [i, i + 10])]}),
+        )
+    }
+    shown.answer(**answers, compare={"spec": [], "code": None, "packages": []})
+    shown.snapshot(*runs)
+    shown.open("/compare?run=a,b,c")
+    shown.see("[data-loaded]")
+    shown.snapshot(*runs)
+    shown.see("section[aria-label=Outcome] td")
+    assert "--lr\t0.1\t0.1\t0.01" in shown.texts("section[aria-label=Outcome] tbody tr")
+    assert not [row for row in shown.texts("section[aria-label=Outcome] tbody tr") if "--seed" in row]
+    lines = "view.plots[0].lines.map((one) => [one.task, one.hue, Boolean(one.isMean), one.y])"
+    assert [each[:2] for each in shown.do(lines)] == [["a", 0], ["b", 1], ["c", 2]]
+    assert [each["query"]["with"] for each in shown.asked("compare")] == ["b", "c"]
+    shown.tab.get_by_label("Group").select_option("--lr")
+    shown.until("location.hash.includes('group=--lr') && view.plots[0].lines.length === 5")
+    assert shown.do(lines) == [
+        ["a", 1, False, [0, 10]],
+        ["b", 1, False, [1, 11]],
+        ["c", 0, False, [2, 12]],
+        ["mean of 0.01", 0, True, [2, 12]],
+        ["mean of 0.1", 1, True, [0.5, 10.5]],
+    ]
+    assert "--lr 0.01 (1)" in shown.text("p.legend")
+    shown.do("view.plots[0].zoom([2, 8])")
+    shown.until("location.hash.includes('zoom=2~8') || location.hash.includes('zoom=2%7E8')")
+    shown.until("asked.findLast((one) => one.what === 'series').query.to_step === '8'")
+    assert shown.do("location.hash.includes('group=--lr')"), "all of the view is in its address"
+    shown.tab.get_by_label("Axis").select_option("relative")
+    shown.until("view.plots[0].axis === 'relative' && view.plots[0].lines.length === 5")
+    assert [each["query"]["x"] for each in shown.asked("series")[-3:]] == ["time"] * 3
 
 
 def test_each_of_two_compared_runs_has_its_own_lines_and_metrics(shown: Page) -> None:
@@ -465,13 +631,20 @@ def test_each_of_two_compared_runs_has_its_own_lines_and_metrics(shown: Page) ->
     assert "nothing" in differs
 
 
-def test_of_a_hundred_metrics_all_are_compared_and_the_server_is_asked_in_parts(shown: Page) -> None:
+def test_of_a_hundred_metrics_ten_are_compared_the_others_when_asked_for_and_the_server_is_asked_in_parts(
+    shown: Page,
+) -> None:
     names = [f"m{i}" for i in range(100)]
     history = {**HISTORY, "series": [{"task": "", "name": name} for name in names]}
     # The server's answer to a part has only what was asked for; here each answer has all, so what was asked counts.
     shown.answer(history=history, series={"series": []}, compare={"spec": [], "code": None, "packages": []})
     shown.open("/compare?run=a,b")
     shown.see("[data-loaded]")
+    assert shown.do("view.plots.length") == 10
+    assert {each["query"]["names"] for each in shown.asked("series")} == {",".join(sorted(names)[:10])}
+    shown.do("asked.length = 0")
+    shown.tab.get_by_role("button", name="Show 90 more plots").click()
+    shown.until("view.plots.length === 100")
     asked = [each["query"]["names"].split(",") for each in shown.asked("series") if each["run"] == "b"]
     assert sorted(name for part in asked for name in part) == sorted(names)
     assert max(map(len, asked)) <= run_series.SERIES_MAX

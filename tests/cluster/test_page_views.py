@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -42,7 +43,7 @@ class Looked:
     def open(self, path: str, **run: Any) -> Any:
         self.served.api.runs = [{**run_document(**run), "run_id": RUN}]
         origin = f"http://127.0.0.1:{self.served.port}"
-        visit(self.page, f"{origin}/login?token={self.served.keys.new_token()}")
+        visit(self.page, f"{origin}/login?token={self.served.keys.access.new_token()}")
         visit(self.page, f"{origin}/#{path}")
         return self.page
 
@@ -231,6 +232,13 @@ def test_an_address_holds_how_plots_are_drawn_and_a_plot_is_saved_as_it_is_seen(
     with page.expect_download() as begun:
         page.get_by_label("Save Loss as PNG").click()
     assert Path(begun.value.path()).read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as begun:
+        page.get_by_label("Save Loss as SVG").click()
+    drawn = ElementTree.fromstring(Path(begun.value.path()).read_text())
+    svg = "{http://www.w3.org/2000/svg}"
+    assert "loss" in [text.text for text in drawn.iter(f"{svg}text")]
+    (*_, smooth) = drawn.iter(f"{svg}path")
+    assert len(re.findall(r"[ML]", smooth.attrib["d"])) == 21
     page.get_by_role("button", name="all steps").click()
     page.wait_for_url(lambda url: "steps=" not in url)
     page.go_back()

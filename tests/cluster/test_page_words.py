@@ -184,7 +184,7 @@ def test_a_table_sorts_both_ways_and_back_with_what_is_unknown_last(js: Any) -> 
 
 
 SHOWN = """([lines, kept, more]) => {
-  const plot = new Plot(more.name || "loss", {byStep: more.byStep ?? true});
+  const plot = new Plot(more.name || "loss", {axis: more.axis ?? "step"});
   Object.assign(plot, more.set || {});
   plot.show(lines, kept, null);
   const shown = plot.lines.map(({x, y, lost, isBehind}) => ({x, y, lost: Boolean(lost), behind: Boolean(isBehind)}));
@@ -205,7 +205,7 @@ def test_steps_that_were_trained_again_are_a_line_of_their_own(js: Any) -> None:
         ([3, 4, 5], False),
     ]
     assert got["value"] == ""  # of the newest line, which has no point
-    got = js.evaluate(SHOWN, [lines[:2], {"1": 2}, {"byStep": False}])
+    got = js.evaluate(SHOWN, [lines[:2], {"1": 2}, {"axis": "time"}])
     assert [each["x"] for each in got["shown"]] == [[1, 2, 3, 4], [3, 4, 5]]
     assert got["value"] == "5"
 
@@ -221,9 +221,33 @@ def test_a_smoothed_line_leaves_what_was_reported_behind_it(js: Any) -> None:
     assert (got["shown"][1]["x"], got["shown"][1]["y"]) == ([4, 8], [0.25, 0.25])
     assert say(js, "clipped([{y: a}])", [*range(1, 100), None, 1e9]) == [2 - 97 / 20, 99 + 97 / 20]
     memory = js.evaluate(
-        SHOWN, [[line([1], [2**31], name="rss_bytes")], {}, {"name": "rss_bytes", "byStep": False}]
+        SHOWN, [[line([1], [2**31], name="rss_bytes")], {}, {"name": "rss_bytes", "axis": "time"}]
     )
     assert memory["shown"][0]["y"] == [2]
+
+
+def test_an_axis_has_places_and_leads_back_from_them(js: Any) -> None:
+    for axis, native, place in (
+        ("step", 500, 500),
+        ("epoch", 500, 2.5),
+        ("time", 1060, 1060),
+        ("relative", 1060, 60),
+    ):
+        made = f"((one) => [one.place(a), one.back(one.place(a)), one.place(null)])(scaleOf('{axis}', 200, 1000))"
+        assert say(js, made, native) == [place, native, None]
+    run = {"steps_total": 600, "training_epochs": 3}
+    assert say(js, "[epochSteps(a), epochSteps({steps_total: 600}), epochSteps(undefined)]", run) == [
+        200,
+        None,
+        None,
+    ]
+
+
+def test_the_mean_of_runs_goes_straight_between_their_points_and_none_is_longer_than_it_is(js: Any) -> None:
+    lines = [{"x": [0, 10], "y": [0, 10]}, {"x": [5, 20], "y": [9, 3]}, {"x": [], "y": []}]
+    assert say(js, "meanLine(a)", lines) == {"x": [0, 5, 10, 20], "y": [0, 7, 8.5, 3]}
+    assert say(js, "meanLine([{x: [1, 2, 3], y: [4, null, 8]}]).y") == [4, 8]
+    assert len({say(js, "hueOf(a)", i) for i in range(50)}) == 50, "each of many runs has a colour of its own"
 
 
 def test_a_value_that_is_no_number_is_said_until_a_later_one_is_known(js: Any) -> None:
@@ -231,7 +255,7 @@ def test_a_value_that_is_no_number_is_said_until_a_later_one_is_known(js: Any) -
     got = js.evaluate(SHOWN, [[odd], {}, {}])
     assert (got["value"], got["odd"]) == ("NaN", [5])
     assert got["words"] == "✕ NaN first at step 5, generation 1"
-    assert js.evaluate(SHOWN, [[odd], {}, {"byStep": False}])["odd"] == [1760000000]
+    assert js.evaluate(SHOWN, [[odd], {}, {"axis": "time"}])["odd"] == [1760000000]
     assert js.evaluate(SHOWN, [[{**odd, "x": [1, 6]}], {}, {}])["value"] == "3"
     validation = line([5], [None], name="val_loss", nonfinite=[[5, "-inf", 1]])
     got = js.evaluate(SHOWN, [[line([1, 2], [4, 3]), validation], {}, {}])

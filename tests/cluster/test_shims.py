@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import venv
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.pythons import PYENV
 
 SAY = """\
 import os, subprocess, sys
@@ -118,9 +118,8 @@ def test_a_line_that_a_person_writes_makes_the_environment_of_checks_and_tasks(
 
 def pyenv() -> tuple[Path, list[str]] | None:
     """Return the shims of a real pyenv, and the versions that it has and that hosts can run; None without two."""
-    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
-    have = sorted(path.name for path in root.glob("versions/3.1*") if (path / "bin" / "python").exists())
-    return (root / "shims" / "python3", have) if len(have) > 1 else None
+    have = sorted(path.name for path in PYENV.glob("versions/3.1*") if (path / "bin" / "python").exists())
+    return (PYENV / "shims" / "python3", have) if len(have) > 1 else None
 
 
 def test_what_pyenv_chooses_by_the_working_directory_is_checked_and_runs(

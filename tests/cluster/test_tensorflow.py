@@ -36,8 +36,8 @@ SCRIPTS: list[tuple[str, list[str], dict[str, str], dict[str, int], int]] = [
 ]
 """Each runs for some seconds after step 40, also at 8 ms a step: the kill must come before the end."""
 
-LONG = {"tf_keras_backup.py"}
-"""Without SSH it is killed and resumed by tests/contract too."""
+LONG = {"tf_keras_backup.py", "digits.py"}
+"""Without SSH they are killed, or stopped, and resumed by tests/contract too."""
 
 
 @pytest.mark.parametrize(

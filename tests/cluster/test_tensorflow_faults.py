@@ -83,15 +83,19 @@ def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster, fault_ti
 
 
 @pytest.mark.fault(43)
-def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster, fault_times: FaultTimes) -> None:
+def test_row_43_a_script_that_restores_nothing_after_a_restart_is_warned_of(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
+    """Who has just begun a run with it is stopped: test_checkpoint_faults.py."""
     cluster.ok("up", spec(cluster, "tf_trainer.py", "--restore-nothing", "--steps", "400"), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     fault_times.inject(before["generation"])
     os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
-    run = ended(cluster, "FAILED")
+    run = ended(cluster, "SUCCEEDED")
     fault_times.ended()
-    assert (run["problem"]["code"], run["restarts"]) == ("resume-mismatch", 1)
-    assert f"step {resumed_at(cluster)} and reports step 1" in run["reason"]
+    assert run["restarts"] == 1
+    said = f"step {resumed_at(cluster)} and worker:0 reports step 1: it trains again what was trained"
+    assert any(said in warning for warning in run["warnings"]), run["warnings"]
     assert cluster.marked() == []
 
 
@@ -234,6 +238,7 @@ def has_saved(cluster: Cluster, run: dict[str, Any]) -> bool:
     return checkpoint is not None and str(generation_directory(cluster, run)) in checkpoint["path"]
 
 
+@pytest.mark.long  # so is the next one: test_network_faults.py has both zombies without TensorFlow
 @pytest.mark.fault(27)
 def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
@@ -267,6 +272,7 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
 
 
+@pytest.mark.long
 @pytest.mark.fault(28)
 def test_row_28_a_zombie_chief_removes_only_its_own_backup(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
@@ -339,7 +345,13 @@ def test_row_92_an_optimizer_that_was_changed_before_a_resume_is_said_to_be_that
     ("named", "env", "found"),
     [
         pytest.param("no-such-host.invalid", {}, "knows no address of this name", id="name"),
-        pytest.param("127.0.0.1", {"http_proxy": "http://127.0.0.1:9"}, "gRPC goes through", id="proxy"),
+        pytest.param(
+            "127.0.0.1",
+            {"http_proxy": "http://127.0.0.1:9"},
+            "gRPC goes through",
+            id="proxy",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 @pytest.mark.fault(85)

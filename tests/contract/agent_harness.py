@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +20,7 @@ from orchestrator.head.reach.transport import Channel
 from orchestrator.protocol.channel import encode
 from orchestrator.protocol.orders.base import Order
 from tests.protocol_orders import BY_NAME, as_sent
+from tests.pythons import python
 
 RUN = "demo-20260101-1"
 
@@ -31,8 +29,7 @@ def interpreter(version: str) -> str | None:
     """Return the path of a Python of that version on this machine; None where there is none."""
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
         return sys.executable
-    here = sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python{version}")))
-    return here[-1] if here else shutil.which(f"python{version}")
+    return python(version)
 
 
 def push_psutil(channel: Channel) -> None:

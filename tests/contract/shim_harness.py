@@ -214,17 +214,3 @@ def read_pid(path: Path) -> int:
         lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), f"{path}"
     )
     return int(text)
-
-
-def has_python(version: str) -> str | None:
-    """Return the path of that interpreter; None where it does not run."""
-    roots = [Path.home() / ".pyenv" / "versions"]
-    found = [str(path) for root in roots for path in sorted(root.glob(f"{version}.*/bin/python{version}"))]
-    for candidate in [f"python{version}", *found]:
-        try:
-            done = subprocess.run([candidate, "-c", ""], stderr=subprocess.DEVNULL, check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return candidate
-    return None

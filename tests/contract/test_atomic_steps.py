@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,3 +221,20 @@ def test_steps_of_which_one_trace_is_refused_stay_refused(monkeypatch: pytest.Mo
     for step in (functools.partial(with_two_optimizers, model), model.step):
         traced(model, step, atomic)[1]()
         assert "8 bytes" in (atomic.refusal or "")
+
+
+def test_a_step_of_two_replicas_of_one_worker_is_atomic(tmp_path: Path) -> None:
+    """One of them fails before the all-reduce: then neither has made the step."""
+    script = Path(__file__).parent / "scripts/transparent/two_replicas.py"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["atomic"] == found["plain"], "nothing is computed in another way"
+    assert (found["refusal"], found["steps"], found["failed"], found["steps after"]) == (None, 3, True, 3)
+    early = [found[name]["moving"] for name in ("atomic", "after", "put back")]
+    assert early == [[[3.0], [6.0]], [[4.0], [8.0]], [[3.0], [6.0]]], "each replica's own is put back"
+    assert found["put back"] == found["atomic"]
+    assert "check" not in found

@@ -50,7 +50,7 @@ def ends_alike(run: Gang, loads: int) -> int:
     began, _accuracy = said[0]
     first, second = loaded(run)
     assert first == second
-    assert [each["number"] for each in first] == list(range(1, loads + 1))
+    assert len({each["number"] for each in first}) == loads
     assert first[-1]["file"] == f"ckpt_{EPOCHS}"
     return int(began.split()[-1])
 

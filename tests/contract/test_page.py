@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -17,10 +20,21 @@ import pytest
 from starlette.datastructures import Headers
 
 from orchestrator.core.errors import UsageError
+from orchestrator.head.node import page_access
 from orchestrator.head.node.bearer import token_file
+from orchestrator.head.node.page_access import TOKEN_LASTS_S, PageAccess
 from orchestrator.head.node.paths import Paths
 from orchestrator.page import server, serving
-from orchestrator.page.guard import KEY_HEADER, TICKET_LASTS_S, TICKETS_MAX, TOKEN_LASTS_S, Keys, Tickets
+from orchestrator.page.guard import (
+    KEY_HEADER,
+    LOCAL,
+    TICKET_LASTS_S,
+    TICKETS_MAX,
+    Base,
+    Keys,
+    Tickets,
+    base_of,
+)
 from orchestrator.page.source import Source
 from tests.contract.fake_api import FakeApi, run_document
 
@@ -40,16 +54,16 @@ class Answer(NamedTuple):
 class Served:
     """The page of a coordinator of the test's own, in a thread."""
 
-    def __init__(self, directory: Path, *, actions: bool = False) -> None:
+    def __init__(self, directory: Path, *, actions: bool = False, base: Base = LOCAL, port: int = 0) -> None:
         paths = Paths(str(directory / "state"), str(directory / "run"))
         paths.ensure()
         self.api = FakeApi(Path(paths.socket))
         self.api.runs = [run_document()]
-        self.listener = server.listen(0)
+        self.listener = server.listen(port)
         self.port = self.listener.getsockname()[1]
-        self.keys = Keys(self.port, bearer="for-prometheus")
+        self.keys = Keys(self.port, PageAccess(paths.state_dir), bearer="for-prometheus")
         self.opened = 0
-        app = server.application(Source(paths), self.keys, actions=actions, opened=self._opened)
+        app = server.application(Source(paths), self.keys, actions=actions, opened=self._opened, base=base)
         self.server = serving.server(app)
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
 
@@ -75,13 +89,13 @@ class Served:
         connection.close()
         return answer
 
-    def log_in(self) -> dict[str, str]:
-        """Return the headers of a browser that has opened the address."""
-        answer = self.ask(f"/login?token={self.keys.new_token()}")
+    def log_in(self, token: str = "", path: str = "", **headers: str) -> dict[str, str]:
+        """Return the headers of a browser that has opened an address."""
+        answer = self.ask(f"{path}/login?token={token or self.keys.access.new_token()}", **headers)
         assert answer.status == 200
-        key = answer.body.decode().partition("url=/#key=")[2].partition('"')[0]
+        key = answer.body.decode().partition("url=./#key=")[2].partition('"')[0]
         cookie = (answer.headers["Set-Cookie"] or "").split(";")[0]
-        return {"Cookie": cookie, KEY_HEADER: key, "Sec-Fetch-Site": "same-origin"}
+        return {"Cookie": cookie, KEY_HEADER: key, "Sec-Fetch-Site": "same-origin", **headers}
 
 
 @pytest.fixture
@@ -101,7 +115,7 @@ def acting(tmp_path: Path) -> Iterator[Served]:
     "path", ["/", "/static/app.js", "/v1/runs", "/v1/pool", "/v1/stream", "/login", "/login?token=", "/x"]
 )
 def test_who_has_no_token_is_told_401(served: Served, path: str) -> None:
-    served.keys.new_token()
+    served.keys.access.new_token()
     answer = served.ask(path, Sec_Fetch_Site="same-origin")
     assert answer.status == 401
     assert b"t-2026" not in answer.body
@@ -110,7 +124,7 @@ def test_who_has_no_token_is_told_401(served: Served, path: str) -> None:
 
 @pytest.mark.fault(52)
 def test_a_token_works_once(served: Served) -> None:
-    token = served.keys.new_token()
+    token = served.keys.access.new_token()
     first = served.ask(f"/login?token={token}")
     assert first.status == 200
     assert {"HttpOnly", "SameSite=strict"} <= {
@@ -121,8 +135,8 @@ def test_a_token_works_once(served: Served) -> None:
     assert served.opened == 1
 
 
-def test_where_no_bearer_token_was_drawn_an_empty_one_opens_nothing() -> None:
-    assert not Keys(1).has_bearer(Headers({"authorization": "Bearer "}))
+def test_where_no_bearer_token_was_drawn_an_empty_one_opens_nothing(tmp_path: Path) -> None:
+    assert not Keys(1, PageAccess(str(tmp_path))).has_bearer(Headers({"authorization": "Bearer "}))
 
 
 def test_a_ticket_downloads_once_soon_and_of_many_the_oldest_is_not_valid_any_more() -> None:
@@ -136,13 +150,174 @@ def test_a_ticket_downloads_once_soon_and_of_many_the_oldest_is_not_valid_any_mo
             tickets.redeem(ticket)
 
 
-def test_a_token_ends_after_ten_minutes() -> None:
+def test_a_token_ends_after_ten_minutes_and_others_shut_nobody_out(tmp_path: Path) -> None:
     at = [0.0]
-    keys = Keys(1, now=lambda: at[0])
-    token = keys.new_token()
+    access = PageAccess(str(tmp_path), now=lambda: at[0])
+    first, second = access.new_token(), PageAccess(str(tmp_path), now=lambda: at[0]).new_token()
+    at[0] = TOKEN_LASTS_S - 1
+    assert access.redeem(first)
     at[0] = TOKEN_LASTS_S + 1
-    assert not keys.redeem(token)
-    assert not keys.redeem("")
+    for late in (second, first, ""):
+        assert not access.redeem(late)
+    assert (tmp_path / page_access.FILE).stat().st_mode & 0o777 == 0o600
+    known = json.loads((tmp_path / page_access.FILE).read_text())
+    at[0] = 0.0
+    (tmp_path / page_access.FILE).write_text(json.dumps({**known, "tokens": {"t": 600.0}, "boot": "another"}))
+    assert not access.redeem("t"), "its ten minutes were counted since another boot"
+
+
+def test_a_second_browser_comes_in_while_the_first_stays_and_both_outlive_the_server(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        first, second = served.log_in(), served.log_in()
+        for headers in (first, second):
+            assert served.ask("/v1/runs", **headers).status == 200
+        port = served.port
+    with Served(tmp_path, port=port) as again:
+        assert again.ask("/v1/runs", **first).status == 200, "an open page goes on"
+        again.keys.access.revoke_all()
+        assert again.ask("/v1/runs", **first).status == 401
+        assert again.ask("/", **second).status == 401
+        assert again.ask("/v1/runs", **again.log_in()).status == 200
+
+
+def test_a_share_reads_until_it_is_revoked_and_its_stream_ends_with_it(tmp_path: Path) -> None:
+    with Served(tmp_path, actions=True) as served:
+        owner, access = served.log_in(), PageAccess(str(tmp_path / "state"))
+        anna, ben = access.share("Anna"), access.share("Ben")
+        hers, his = served.log_in(anna.token), served.log_in(ben.token)
+        assert served.ask("/v1/runs", **served.log_in(anna.token)).status == 200, (
+            "as many browsers as open it"
+        )
+        assert served.opened == 1, "only the owner's browser is said to have come"
+        assert (
+            served.ask("/v1/runs", **hers).json["actions"],
+            served.ask("/v1/runs", **owner).json["actions"],
+        ) == (
+            False,
+            True,
+        )
+        assert b"data-actions" not in served.ask("/", **hers).body
+        assert b"data-actions" in served.ask("/", **owner).body
+        run_id, origin = served.api.runs[0]["run_id"], f"http://127.0.0.1:{served.port}"
+        for verb in ("kill", "forget", "mark", "drain"):
+            refused = served.ask(f"/v1/runs/{run_id}/{verb}", "POST", "{}", **hers, Origin=origin)
+            assert (refused.status, b"only reads" in refused.body) == (403, True)
+        assert served.api.posted == []
+        mixed = {**hers, KEY_HEADER: owner[KEY_HEADER]}
+        assert served.ask("/v1/runs", **mixed).status == 401, "cookie and key are one viewer's"
+        viewer = Stream(served, headers=hers)
+        assert viewer.next()[0] == "snapshot"
+        assert [share.note for share in access.shares()] == ["Anna", "Ben"]
+        access.revoke(anna.id)
+        assert viewer.response.read() is not None, "it ends"
+        assert served.ask("/v1/runs", **hers).status == 401
+        assert served.ask(f"/login?token={anna.token}").status == 401
+        assert served.ask("/v1/runs", **his).status == 200
+        with pytest.raises(UsageError, match="no share"):
+            access.revoke(anna.id)
+
+
+PROXIED = {"Host": "lab.example.org", "Sec_Fetch_Site": "same-origin"}
+
+
+@pytest.mark.parametrize("path", ["/orch/of-anna", ""], ids=["the proxy passes its path on", "or not"])
+def test_behind_a_proxy_with_a_path(tmp_path: Path, path: str) -> None:
+    base = base_of("https://lab.example.org/orch/of-anna/")
+    with Served(tmp_path, actions=True, base=base) as served:
+        token = served.keys.access.new_token()
+        answer = served.ask(f"{path}/login?token={token}", **PROXIED)
+        cookie = [part.strip() for part in (answer.headers["Set-Cookie"] or "").split(";")]
+        assert {"Secure", "Path=/orch/of-anna", "HttpOnly"} <= set(cookie)
+        headers = served.log_in(path=path, **PROXIED)
+        assert served.ask(f"{path}/", **headers).status == 200
+        assert served.ask(f"{path}/static/page.js", **headers).status == 200
+        assert served.ask(f"{path}/v1/runs", **headers).status == 200
+        kill = f"{path}/v1/runs/{served.api.runs[0]['run_id']}/kill"
+        for origin, status in (
+            ("https://lab.example.org", 202),
+            ("http://lab.example.org", 403),
+            ("https://evil.example", 403),
+            (f"http://127.0.0.1:{served.port}", 403),
+        ):
+            assert served.ask(kill, "POST", "{}", **headers, Origin=origin).status == status, origin
+        # A proxy that names itself as the host: the browser's origin stays.
+        own = {**headers, "Host": f"127.0.0.1:{served.port}", "Origin": "https://lab.example.org"}
+        assert served.ask(kill, "POST", "{}", **own).status == 202
+        for host in (
+            "lab.example.org:8443",
+            "evil.example",
+            "orch.lab.example.org",
+            "lab.example.org.evil.example",
+        ):
+            assert served.ask(f"{path}/", **{**headers, "Host": host}).status == 403
+        assert served.ask("/", **served.log_in()).status == 200, "on this machine it is as it was"
+        assert served.ask("/orch/of-annabel/", **headers).status == 404, (
+            "a name that only begins so is another"
+        )
+        moved = served.ask("/orch/of-anna", **PROXIED)
+        assert (moved.status, moved.headers["Location"]) == (307, "/orch/of-anna/")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("lab.example.org/orch", "is no address"),
+        ("ftp://lab.example.org", "is no address"),
+        ("https://", "is no address"),
+        ("https://lab.example.org:99999/", "is no address"),
+        ("https://anna:secret@lab.example.org/", "is no address"),
+        ("http://lab.example.org/orch", "is not https"),
+        ("http://localhost.example.org/", "is not https"),
+        ("https://lab.example.org/a?b=c", "has more than"),
+        ("https://lab.example.org/a b", "has more than"),
+        ("https://lab.example.org/a%2Fb", "has more than"),
+    ],
+)
+def test_a_base_address_that_no_browser_could_use_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        base_of(text)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("https://LAB.example.org:443/x/", "lab.example.org"),
+        ("https://lab.example.org:8443", "lab.example.org:8443"),
+        ("http://localhost:8080/orch", "localhost:8080"),
+        ("https://[2001:db8::1]/", "[2001:db8::1]"),
+    ],
+)
+def test_a_base_address_is_the_host_that_a_browser_names(text: str, host: str) -> None:
+    assert base_of(text).host == host
+
+
+def test_a_link_and_a_share_come_from_other_commands_while_a_page_is_served(tmp_path: Path) -> None:
+    env = {**os.environ, "ORCH_STATE_DIR": str(tmp_path / "state"), "ORCH_RUNTIME_DIR": str(tmp_path / "run")}
+
+    def orch(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "orchestrator.cli.main", "ui", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = orch("link")
+    assert refused.returncode != 0
+    assert "no page is served now" in refused.stderr
+    (tmp_path / "run").mkdir(mode=0o700, exist_ok=True)
+    (tmp_path / "run" / "served-7").write_text("http://127.0.0.1:7/login")  # of a page that was killed
+    assert page_access.served_at(str(tmp_path / "run")) == []
+    address = "https://lab.example.org/orch/login"
+    with page_access.served(str(tmp_path / "run"), 9, address):
+        assert orch("link").stdout.startswith(f"{address}?token=")
+        shared = orch("share", "--note", "Anna").stdout.strip()
+        assert shared.startswith(f"{address}?token=")
+        (share,) = PageAccess(str(tmp_path / "state")).shares()
+        assert shared.endswith(share.token)
+        assert orch("share", "--list").stdout.split() == ["ID", "NOTE", share.id, "Anna"]
+        assert orch("share", "--revoke", share.id).returncode == 0
+        assert orch("share", "--list").stdout == "no shares\n"
+        assert "there is no share" in orch("share", "--revoke", share.id).stderr
+        assert "do not go together" in orch("share", "--list", "--revoke", "all").stderr
+    assert page_access.served_at(str(tmp_path / "run")) == []
 
 
 @pytest.mark.fault(52)
@@ -251,9 +426,9 @@ def test_an_action_names_its_origin_and_is_one_that_is_known(acting: Served) -> 
 class Stream:
     """One viewer."""
 
-    def __init__(self, served: Served, query: str = "") -> None:
+    def __init__(self, served: Served, query: str = "", headers: dict[str, str] | None = None) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
-        self.connection.request("GET", f"/v1/stream{query}", headers=served.log_in())
+        self.connection.request("GET", f"/v1/stream{query}", headers=headers or served.log_in())
         self.response = self.connection.getresponse()
 
     def next(self) -> tuple[str, dict[str, Any]]:

@@ -113,6 +113,7 @@ def test_a_survivor_that_is_in_python_hands_over_at_once(gang: Callable[..., Gan
     assert (told.get("step"), answer["global_step"]) == (30, 30), told
 
 
+@pytest.mark.long  # tests/unit/checkpoints/test_room_for_a_rescue.py has the same disk without TensorFlow
 @pytest.mark.fault(107)
 def test_on_a_disk_with_room_for_two_and_a_half_more_checkpoints_a_killed_worker_costs_no_step(
     gang: Callable[..., Gang], tmp_path: Path

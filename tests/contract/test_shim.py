@@ -28,12 +28,12 @@ from tests.contract.shim_harness import (
     Host,
     as_the_head_takes_it,
     gone,
-    has_python,
     read_pid,
     until,
 )
 from tests.contract.small_disk import mounted
 from tests.patience import patient
+from tests.pythons import python as python_of
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)\n"
 UNDER_RUNTIME = "say(ready={'versions': {}})\ngo = hear()\n"
@@ -681,7 +681,7 @@ def test_a_kill_by_hand_is_only_perhaps_an_oom_kill_where_its_memory_group_had_o
 
 
 def test_it_runs_on_python_3_10(host: Host) -> None:
-    python = has_python("3.10")
+    python = python_of("3.10")
     if python is None:
         pytest.skip(
             "NO PYTHON 3.10 ON THIS MACHINE: that hosts may have it was not tested here, only type-checked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -282,6 +283,35 @@ def test_callbacks_that_only_the_chief_has_and_an_epochs_end_that_fails_change_n
     assert ends["killed"][0]["rate"] == ends["killed"][1]["rate"]
     assert [row.partition(",")[0] for row in tables["killed"]] == ["epoch", "0", "1", "2"]
     assert tables["killed"] == tables["whole"]
+
+
+APART = """
+import json, os
+import keras, numpy as np
+x = np.random.default_rng(5).normal(size=(64, 8)).astype("float32")
+model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+is_chief = json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0
+halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch == 1 and is_chief else rate)
+model.fit(x, x[:, :1], epochs=5, callbacks=[halving], verbose=0)
+"""
+
+
+@pytest.mark.long
+def test_workers_that_come_apart_in_training_are_named_once(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    script = tmp_path / "apart.py"
+    script.write_text(APART, encoding="utf-8")
+    env = {"ORCH_RUNTIME": json.dumps(with_row(RESCUED))}
+    run = gang(script, directories=seeded(tmp_path, 1, 2)[1], env=env)
+    assert run.ended() == [0, 0], run.tasks[0].err
+    for heard in run.heard:
+        said = [line["say"] for line in heard if "say" in line]
+        [apart] = [each["message"] for each in said if each["kind"] == "transparent-apart"]
+        assert re.match(
+            r"at step \d+ worker:1 differs from worker:0 in the weights, the learning rate: ", apart
+        )
 
 
 def stops_where_workers_restore_different_weights(

@@ -63,6 +63,12 @@ def refusals(found: dict[str, dict[str, Any]]) -> dict[str, str]:
         pytest.param(
             1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=pytest.mark.long
         ),
+        pytest.param(
+            1,
+            {"strategy": "mirrored", "replicas_on_cpu": 2, "proves": True},
+            id="2 replicas, proved",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_each_case_has_the_weights_and_figures_of_one_process(
@@ -100,23 +106,31 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
         for each in run.heard[0]
         if each.get("say", {}).get("kind") == "transparent-proof"
     ]
-    twice, normalized, noisy = proofs[:-2], proofs[-2], proofs[-1]
-    assert twice, "Reporter says the same once"
+    *twice, normalized, noisy, updating, mixed = proofs
+    assert twice, "Reporter says the same once, of what TensorFlow's generator draws too"
     for said_of_it in twice:
         assert "the gradients of 4 weights, of 20 examples, are those of one process" in said_of_it
     assert "of 6 weights" in normalized
     assert "not compared: Dropout, statistics of BatchNormalization" in normalized
     assert "not proved" in noisy
     assert "what each replica draws or finds for itself" in noisy
+    assert "the gradients of 1 weights" in updating, "no tape has computed it"
+    assert "proved equal at step 1" in mixed
+    assert float(mixed.partition("at most ")[2].split()[0]) < 1e-4, "in 32 bits"
     told = [json.loads(line) for line in run.tasks[0].out.splitlines()]
-    assert [each["steps"] for each in told] == [6, 3, 3], "a proof is no step"
+    assert [each["steps"] for each in told] == [6, 3, 3, 3, 3, 3], "a proof is no step"
     assert told[0]["names"] == ["loss", "mae"]
+    for updates in told[3:5]:
+        assert (updates["scattered"], updates["queued"]) == (3, 6), (
+            "a proof updates nothing; each replica queues"
+        )
     refusal = next(each["error"]["message"] for each in run.heard[0] if "error" in each)
-    assert "history = model.fit(" in refusal
-    assert "in the first step the gradient of sequential_3/" in refusal
+    assert "two.fit(X, Y" in refusal
+    assert "in the first step the gradient of two/" in refusal
     assert "`prove: off` under `run`" in refusal
 
 
+@pytest.mark.long  # tests/contract/test_transparent_fits.py kills one in a later fit too
 def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

@@ -33,6 +33,9 @@ VALUES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
     ),
     "a sum": ("sum", lambda tf, x, w: tf.reduce_sum(tf.matmul(x, w))),
     "half the squares": ("sum", lambda tf, x, w: tf.nn.l2_loss(x)),
+    "the variance around a weight": ("mean", lambda tf, x, w: tf.reduce_mean(tf.square(x - w[0]), 0)),
+    "pairs within an example": ("each", lambda tf, x, w: x[:, :, None] - x[:, None]),
+    "each example's rank": ("each", lambda tf, x, w: tf.argsort(tf.argsort(x, axis=1), axis=1)),
     "a matrix of all examples": ("sum", lambda tf, x, w: tf.matmul(x, x, transpose_a=True)),
     "a mean": ("mean", lambda tf, x, w: tf.reduce_mean(tf.matmul(x, w))),
     "a mean of sums": ("mean", lambda tf, x, w: tf.reduce_mean(tf.reduce_sum(x, axis=1)) * 3.0 / 2.0),
@@ -231,6 +234,74 @@ OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "distances by einsum": lambda tf, x, w: tf.einsum("ik,il->ikl", x, tf.einsum("ik,jk->ij", x, x)),
     "weighted by the batch": lambda tf, x, w: tf.matmul(x, tf.matmul(x, x, transpose_a=True)),
     "cast from a sum": lambda tf, x, w: tf.cast(tf.reduce_sum(tf.cast(x > 0, tf.int32)), tf.float32),
+    "a median": lambda tf, x, w: tf.sort(x[:, 0])[tf.shape(x)[0] // 2],
+    "ranks": lambda tf, x, w: tf.reduce_mean(tf.cast(tf.argsort(tf.argsort(x[:, 0])), tf.float32) * x[:, 1]),
+    "the entropy of a mean": lambda tf, x, w: tf.reduce_sum(
+        tf.reduce_mean(x, 0) * tf.math.log(tf.reduce_mean(x, 0))
+    ),
+    "whitened": lambda tf, x, w: tf.linalg.triangular_solve(
+        tf.linalg.cholesky(tf.matmul(x, x, transpose_a=True)), tf.transpose(x)
+    ),
+    "a covariance of the centred": lambda tf, x, w: tf.matmul(
+        x - tf.reduce_mean(x, 0), x - tf.reduce_mean(x, 0), transpose_a=True
+    ),
+    "divided by the length of all": lambda tf, x, w: tf.reduce_mean(x / tf.norm(x)),
+    "between least and most": lambda tf, x, w: (
+        (x - tf.reduce_min(x, 0)) / (tf.reduce_max(x, 0) - tf.reduce_min(x, 0))
+    ),
+    "moved on by one": lambda tf, x, w: tf.reduce_mean(x * tf.concat([x[1:], x[:1]], 0)),
+    "convolved over the batch": lambda tf, x, w: tf.nn.conv1d(x[None], w[None, :, :2], 1, "SAME"),
+    "pooled over the batch": lambda tf, x, w: tf.nn.max_pool1d(x[None], 2, 1, "SAME"),
+    "resized over the batch": lambda tf, x, w: tf.image.resize(x[None, ..., None], [8, 8]),
+    "patches over the batch": lambda tf, x, w: tf.image.extract_patches(
+        x[None, ..., None], [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], "SAME"
+    ),
+    "a spectrum over the batch": lambda tf, x, w: tf.abs(
+        tf.signal.fft(tf.cast(tf.transpose(x), tf.complex64))
+    ),
+    "singular values of the batch": lambda tf, x, w: tf.linalg.svd(x[None], compute_uv=False),
+    "the diagonal of all pairs": lambda tf, x, w: tf.linalg.diag_part(tf.matmul(x, x, transpose_b=True)),
+    "looked up in the batch": lambda tf, x, w: tf.gather(x, tf.cast(tf.abs(x[:, 0]), tf.int32)),
+    "scattered by label": lambda tf, x, w: tf.scatter_nd(
+        tf.cast(tf.abs(x[:, :1]), tf.int32), x, tf.constant([4, 6])
+    ),
+    "written into the batch": lambda tf, x, w: tf.tensor_scatter_nd_add(x, [[0]], x[:1]),
+    "by partition": lambda tf, x, w: tf.reduce_mean(
+        tf.dynamic_partition(x, tf.cast(x[:, 0] > 0, tf.int32), 2)[1]
+    ),
+    "where it is positive": lambda tf, x, w: tf.where(x > 0),
+    "unique labels": lambda tf, x, w: tf.cast(tf.size(tf.unique(x[:, 0])[0]), tf.float32),
+    "counted by label": lambda tf, x, w: tf.math.bincount(tf.cast(tf.abs(x[:, 0]), tf.int32), minlength=4),
+    "a scan over the examples": lambda tf, x, w: tf.scan(lambda a, b: 0.9 * a + b, x),
+    "reversed up to a length": lambda tf, x, w: tf.reverse_sequence(
+        x[None], tf.fill([1], tf.shape(x)[0]), seq_axis=1, batch_axis=0
+    ),
+    "the best example's place": lambda tf, x, w: tf.one_hot(tf.argmax(x, axis=0), 8),
+    "a quantile by place": lambda tf, x, w: tf.gather(tf.sort(x, axis=0), 3 * tf.shape(x)[0] // 4),
+    "a moving mean over the batch": lambda tf, x, w: tf.cumsum(x[:, 0]) / tf.cumsum(tf.ones_like(x[:, 0])),
+    "all pairs by repeat": lambda tf, x, w: tf.reduce_mean(
+        tf.abs(tf.repeat(x, tf.shape(x)[0], axis=0) - tf.tile(x, [tf.shape(x)[0], 1]))
+    ),
+    "all pairs by meshgrid": lambda tf, x, w: tf.subtract(*tf.meshgrid(x[:, 0], x[:, 0])),
+    "a mean of those above the mean": lambda tf, x, w: tf.reduce_sum(tf.where(x > tf.reduce_mean(x), x, 0.0)),
+    "weights that sum up to one": lambda tf, x, w: tf.reduce_sum(
+        x * tf.exp(x[:, :1]) / tf.reduce_sum(tf.exp(x[:, :1]))
+    ),
+    "a threshold by the batch": lambda tf, x, w: tf.reduce_mean(
+        tf.cast(x[:, 0] > tf.reduce_max(x[:, 0]) * 0.5, tf.float32)
+    ),
+    "a determinant of the batch": lambda tf, x, w: tf.linalg.logdet(
+        tf.matmul(x, x, transpose_a=True) + tf.eye(6)
+    ),
+    "concordance": lambda tf, x, w: tf.reduce_mean(
+        tf.cast((x[:, 0][:, None] - x[:, 0][None]) * (x[:, 1][:, None] - x[:, 1][None]) > 0, tf.float32)
+    ),
+    "even and odd by reshape": lambda tf, x, w: (
+        tf.reshape(x, [-1, 2, 6])[:, 0] * tf.reshape(x, [-1, 2, 6])[:, 1]
+    ),
+    "a transposed batch in rows": lambda tf, x, w: tf.reduce_max(
+        tf.reshape(tf.transpose(x), [6, -1]), axis=1
+    ),
 }
 """Each was once taken for something that every replica could compute of its own part, or is of the same kind."""
 

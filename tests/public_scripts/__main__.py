@@ -1,10 +1,12 @@
 """Public Keras and TensorFlow scripts, plain and under `transparent: true`: `make public-scripts DIR=…`.
 
 Each script is run as its author does, and by two workers of which one is killed with SIGKILL in the middle of `fit`,
-after which a second generation goes on from its backup. `--runs 2,still,3` adds: both with the noise of layers off,
-where there is some; and three workers. Weights are compared; where there is noise, the loss. A refusal is recorded with
-its line. What is not equal is compared with how far one process is from itself: with its first weights moved by a
-relative 1e-7, and with other noise. `--page` writes the results into docs/strategies.md.
+after which a second generation goes on from its backup. `--runs 2,still,3,2x2` adds: both with the noise of layers off,
+where there is some; three workers; and two workers with two replicas each. Weights are compared; where there is noise,
+the loss; and the names of the files that are left. A refusal is recorded with its line. What is not equal is compared
+with how far one process is from itself: with its first weights moved by a relative 1e-7, and with other noise. Scripts
+by their authors come from GitHub; those of `scripts/` are written after public examples, since these need their data.
+`--page` writes the results, which docs/public-scripts.json keeps, as docs/public-scripts.md.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from typing import Any
 import numpy as np
 import tomllib
 
-from tests.public_scripts.page import EQUAL, commit, name_of, verdict, write_page
+from tests.public_scripts.page import EQUAL, OWN, RESULTS, RUNS, commit, name_of, verdict, write_page
 
 HERE = Path(__file__).parent
+BUILD = Path("build").resolve()
+"""Where copies of the scripts, small data and logs lie."""
 
 _NOISE = re.compile(
     r"Dropout|Random[A-Z]\w+(?=\()|keras\.random\b|tf\.random\b|GaussianNoise|BatchNormalization|backend\.random\b"
@@ -53,25 +57,36 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="only scripts whose path contains one of these, with commas between"
     )
-    parser.add_argument("--results", type=Path, default=Path("build/public-scripts.json"))
-    parser.add_argument("--runs", default="2", help="which of 2, still, 3; a script has its own, too")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--runs", default="2", help=f"which of {', '.join(RUNS)}")
     parser.add_argument("--again", action="store_true", help="also run what the results have already")
-    parser.add_argument("--page", action="store_true", help="only write the results into docs/strategies.md")
+    parser.add_argument(
+        "--page", action="store_true", help="only write the results as docs/public-scripts.md"
+    )
     args = parser.parse_args()
-    with open(HERE / "collection.toml", "rb") as file:
-        collection = tomllib.load(file)
+    collection = whole_collection()
     known = json.loads(args.results.read_text()) if args.results.exists() else {}
     if args.page:
         write_page(collection, known)
         return
-    if args.directory is None:
+    if args.directory is None and not all(each.startswith(OWN) for each in args.only.split(",")):
         parser.error("name the directory of the scripts")
     from tests.public_scripts.running import import_once
 
-    import_once(_data(args))
+    import_once(_data())
     for script in collection["script"]:
-        if any(part in script["path"] for part in args.only.split(",")):
+        if any(part in name_of(script) for part in args.only.split(",")):
             _run(collection, script, args, known)
+
+
+def whole_collection() -> dict[str, Any]:
+    """Return the scripts that are fetched, and those that are here."""
+    with open(HERE / "collection.toml", "rb") as file:
+        collection = tomllib.load(file)
+    collection["script"] += [
+        {"of": OWN, "path": path.name} for path in sorted((HERE / "scripts").glob("*.py"))
+    ]
+    return collection
 
 
 def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Namespace, known: Any) -> None:
@@ -85,17 +100,17 @@ def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Name
             continue
         if row.get("2", {}).get("outcome") == "refused":
             continue
-        row[run] = {"commit": commit(), **_transparent(row, script, args, run)}
+        row[run] = {"commit": commit(), **_transparent(row, script, run)}
         print(f"{name}, {run}: {verdict(row, run)} {row[run]}", flush=True)
-    _compare_with_itself(row, script, args)
+    _compare_with_itself(row, script)
     known[name] = {"commit": commit(), **row}
     args.results.parent.mkdir(parents=True, exist_ok=True)
     args.results.write_text(json.dumps(known, indent=1))
 
 
-def _compare_with_itself(row: dict[str, Any], script: dict[str, Any], args: argparse.Namespace) -> None:
+def _compare_with_itself(row: dict[str, Any], script: dict[str, Any]) -> None:
     """Measure how far one process ends from itself, where that may be why a run is not equal."""
-    runs = [run for run in ("2", "still", "3") if row.get(run, {}).get("outcome") == "ran"]
+    runs = [run for run in RUNS if row.get(run, {}).get("outcome") == "ran"]
     apart = {run for run in runs if not (row[run]["weights_apart"] or 0) <= EQUAL}
     wanted = {
         "moved": bool(apart) and not row["noise"],
@@ -105,14 +120,14 @@ def _compare_with_itself(row: dict[str, Any], script: dict[str, Any], args: argp
     for control, needed in wanted.items():
         itself = row.setdefault("itself", {})
         if needed and control not in itself:
-            itself[control] = _from_itself(script, args, control)
+            itself[control] = _from_itself(script, control)
             print(f"{name_of(script)}, {control}: {itself[control]}", flush=True)
 
 
-def _from_itself(script: dict[str, Any], args: argparse.Namespace, control: str) -> dict[str, Any]:
+def _from_itself(script: dict[str, Any], control: str) -> dict[str, Any]:
     from tests.public_scripts.running import stored
 
-    home, (kind, _, still) = _home(script, args), control.partition(" ")
+    home, (kind, _, still) = _home(script), control.partition(" ")
     env = {"ORCH_PUBLIC_STILL": "1"} if still else {}
     expected = stored(home / ("plain-still" if still else "plain"))
     if expected is None:
@@ -120,7 +135,7 @@ def _from_itself(script: dict[str, Any], args: argparse.Namespace, control: str)
     found = []
     for number in range(1, CONTROLS + 1):
         told = {**env, "ORCH_PUBLIC_CONTROL": f"{kind}:{number}"}
-        other = _plain(home / f"{home.name}.py", home, args, told, f"plain-{control.replace(' ', '-')}")
+        other = _plain(home / f"{home.name}.py", home, told, f"plain-{control.replace(' ', '-')}")
         if "why" in other:
             return {"outcome": "not run", **other}
         found.append(_compared(expected, other))
@@ -128,30 +143,34 @@ def _from_itself(script: dict[str, Any], args: argparse.Namespace, control: str)
     return {"outcome": "ran", "commit": commit(), **most}
 
 
-def _home(script: dict[str, Any], args: argparse.Namespace) -> Path:
-    place: Path = args.results.parent.resolve() / "public-scripts"
-    return place / str(script["of"]) / Path(script["path"]).stem
+def _home(script: dict[str, Any]) -> Path:
+    return BUILD / "public-scripts" / str(script["of"]) / Path(script["path"]).stem
 
 
 def _begun(collection: dict[str, Any], script: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
     """Put the shortened copy in its place, and find its noise."""
     from tests.public_scripts.running import as_script, shortened
 
-    of = next(each for each in collection["collection"] if each["name"] == script["of"])
-    source = args.directory / of["repository"] / script["path"]
-    if not source.exists() and args.fetch:
-        _fetch(of, script["path"], source)
-    if not source.exists():
-        return {"outcome": "not run", "why": "it is not here"}
-    if hashlib.sha256(source.read_bytes()).hexdigest() != script["sha256"]:
-        return {"outcome": "not run", "why": "its text is another one than that of the commit"}
-    home = _home(script, args)
+    if script["of"] == OWN:
+        source = HERE / "scripts" / script["path"]
+        text = source.read_text()
+    else:
+        of = next(each for each in collection["collection"] if each["name"] == script["of"])
+        source = args.directory / of["repository"] / script["path"]
+        if not source.exists() and args.fetch:
+            _fetch(of, script["path"], source)
+        if not source.exists():
+            return {"outcome": "not run", "why": "it is not here"}
+        if hashlib.sha256(source.read_bytes()).hexdigest() != script["sha256"]:
+            return {"outcome": "not run", "why": "its text is another one than that of the commit"}
+        text = shortened(as_script(source), script.get("change", []))
+    home = _home(script)
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     copy = home / f"{source.stem}.py"
-    copy.write_text(shortened(as_script(source), script.get("change", [])))
+    copy.write_text(text)
     noise = sorted(set(_NOISE.findall(copy.read_text())))
-    found = _plain(copy, home, args, {})
+    found = _plain(copy, home, {})
     if "why" in found:
         print(f"{name_of(script)}: {found['why']}", flush=True)
         return {"outcome": "not run", **found}
@@ -165,10 +184,10 @@ def _fetch(of: dict[str, Any], path: str, target: Path) -> None:
         target.write_bytes(answer.read())
 
 
-def _data(args: argparse.Namespace) -> Path:
+def _data() -> Path:
     from tests.public_scripts import files
 
-    data: Path = args.results.parent.resolve() / "public-scripts" / "data"
+    data = BUILD / "public-scripts" / "data"
     if not data.exists():
         building = data.with_suffix(".part")
         shutil.rmtree(building, ignore_errors=True)
@@ -178,15 +197,13 @@ def _data(args: argparse.Namespace) -> Path:
     return data
 
 
-def _plain(
-    copy: Path, home: Path, args: argparse.Namespace, env: dict[str, str], kind: str = "plain"
-) -> dict[str, Any]:
+def _plain(copy: Path, home: Path, env: dict[str, str], kind: str = "plain") -> dict[str, Any]:
     """Return the figures and weights of one process, or why there are none."""
     from tests.public_scripts.running import plain, until
 
     place = home / kind
     shutil.rmtree(place, ignore_errors=True)
-    alone = plain(copy, place, _data(args), env)
+    alone = plain(copy, place, _data(), env)
     if not until(lambda: alone.poll() is not None):
         alone.kill()
         return {"why": "it takes too long alone"}
@@ -194,41 +211,54 @@ def _plain(
     return {"why": f"it fails alone: {_last(alone.log)}"} if alone.code != 0 or result is None else result
 
 
-def _transparent(
-    row: dict[str, Any], script: dict[str, Any], args: argparse.Namespace, run: str
-) -> dict[str, Any]:
+def _transparent(row: dict[str, Any], script: dict[str, Any], run: str) -> dict[str, Any]:
     from tests.public_scripts.running import stored
 
-    home, env = _home(script, args), {"ORCH_PUBLIC_STILL": "1"} if run == "still" else {}
+    home, env = _home(script), {"ORCH_PUBLIC_STILL": "1"} if run == "still" else {}
     copy = home / f"{home.name}.py"
-    expected = _plain(copy, home, args, env, "plain-still") if env else stored(home / "plain")
+    expected = _plain(copy, home, env, "plain-still") if env else stored(home / "plain")
     if expected is None or "why" in expected:
         return {"outcome": "not run", **(expected or {"why": "the plain run has left nothing"})}
     # Some kill the chief, some another worker; one that is too short is not killed.
     kill = (zlib.crc32(script["path"].encode()) % 2, max(3, row["steps"] // 2 + 1)) if run == "2" else None
     if kill is not None and kill[1] >= row["steps"]:
         kill = None
-    seen = _gangs(copy, home / f"run-{run}", args, 3 if run == "3" else 2, kill, env)
+    place, replicas = home / f"run-{run}", 2 if run == "2x2" else 1
+    seen = _gangs(copy, place, (3 if run == "3" else 2, replicas), kill, env)
     result = seen.pop("result", None)
-    return seen if result is None else {**seen, **_compared(expected, result)}
+    if result is None:
+        return seen
+    files = [_left(home / ("plain-still" if env else "plain")), _left(place / "worker-0")]
+    return {
+        **seen,
+        **_compared(expected, result),
+        "files": files[1],
+        "files_apart": sorted({*files[0]} ^ {*files[1]}),
+    }
+
+
+def _left(home: Path) -> list[str]:
+    """Return the names of the files that a process has left in its working directory."""
+    place = home / "work"
+    found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
+    return sorted(str(path) for path in found if not (place / path.parts[0]).is_symlink())
 
 
 def _gangs(
     copy: Path,
     home: Path,
-    args: argparse.Namespace,
-    workers: int,
+    size: tuple[int, int],
     kill: tuple[int, int] | None,
     env: dict[str, str],
 ) -> dict[str, Any]:
-    """Run one generation, and as orch a next one after the kill, or where a busy machine has starved a worker."""
+    """Run one generation of workers and replicas, and as orch a next one after the kill, or where a worker starved."""
     from tests.public_scripts.running import Gang, saved_step, seeded, until
 
     shutil.rmtree(home, ignore_errors=True)
     killed = failed = None
     for generation in range(1, GENERATIONS + 1):
-        directories = seeded(home, generation, workers)
-        gang = Gang(copy, home, _data(args), directories, env, None if killed else kill)
+        directories = seeded(home, generation, size[0])
+        gang = Gang(copy, home, _data(), directories, env, None if killed else kill, size[1])
         if not until(gang.ended):
             gang.kill()
             return {"outcome": "hung", "why": "it did not end", "killed": killed}

@@ -1,4 +1,4 @@
-"""The table of public scripts in docs/strategies.md."""
+"""The table of public scripts: docs/public-scripts.md, of the results in docs/public-scripts.json."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "strategies.md"
+PAGE, RESULTS = ROOT / "docs" / "public-scripts.md", ROOT / "docs" / "public-scripts.json"
 BEGIN, END = "<!-- public scripts: begin, by `make public-scripts` -->", "<!-- public scripts: end -->"
+OWN = "here"
+"""The collection of the scripts that are written after public ones."""
 
 EQUAL = 1e-3
 """Of weights, relative to the largest of their array: sums differ in their order, and steps repeat that."""
@@ -24,7 +26,7 @@ ITSELF = 2.0
 SAME_LOSS = 0.02
 """Of the last loss, relative, where one process does not end with the same weights twice either."""
 
-RUNS = ("2", "still", "3")
+RUNS = ("2", "still", "3", "2x2")
 
 
 def good(row: dict[str, Any], run: str) -> bool:
@@ -87,8 +89,8 @@ def table_of(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]
         "noise were also trained with it off. Each row names the commits at which its runs were made."
     )
     yield ""
-    yield "| script | fits | 2 workers, one killed | noise off | 3 workers | | commit |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield "| script | fits | 2 workers, one killed | files | noise off | 3 workers | 2 of 2 replicas | | commit |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for script, row in rows:
         yield "| " + " | ".join(_cells(script, row)) + " |"
     yield ""
@@ -118,16 +120,24 @@ def name_of(script: dict[str, Any]) -> str:
 def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...]:
     name = name_of(script)
     if row is None:
-        return (name, "", "", "", "", "not run: no time for it", "")
+        return (name, *[""] * 6, "not run: no time for it", "")
     if row["outcome"] == "not run":
-        return (name, "", "", "", "", f"not run: {_cell(row['why'])}", _commits(row))
+        return (name, *[""] * 6, f"not run: {_cell(row['why'])}", _commits(row))
     two = row.get("2") or {}
     why = next((row[run]["why"] for run in RUNS if "why" in row.get(run, {})), "")
     noise = f"noise: {', '.join(row['noise'])}" if row["noise"] else ""
     killed = two.get("killed")
     at = f"; {killed['worker']} at step {killed['at']}, from {killed['from']}" if killed else ""
-    shown = (verdict(row, "2") + at, verdict(row, "still"), verdict(row, "3"))
+    shown = (verdict(row, "2") + at, _files(two), *(verdict(row, run) for run in RUNS[1:]))
     return (name, str(row["fits"]), *shown, _cell(why or noise), _commits(row))
+
+
+def _files(seen: dict[str, Any]) -> str:
+    """Return whether the chief leaves the files that one process leaves, where that was looked at."""
+    if "files" not in seen:
+        return ""
+    apart, left = seen["files_apart"], len(seen["files"])
+    return _cell(f"other: {', '.join(apart)}") if apart else f"the same {left}" if left else "none"
 
 
 def _commits(row: dict[str, Any]) -> str:

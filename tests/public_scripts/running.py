@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -146,9 +147,11 @@ def _be(kind: str, script: Path, home: Path, env: dict[str, str]) -> NoReturn:
         os.environ.update(env)
         os.chdir(home / "work")
         code = child.main(kind, str(script), home)
+    except BaseException:
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(code)
 
 
@@ -168,6 +171,7 @@ class Gang:
         directories: list[Path],
         env: dict[str, str],
         kill: tuple[int, int] | None = None,
+        replicas: int = 1,
     ) -> None:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(directories))]
         self.workers = []
@@ -177,7 +181,7 @@ class Gang:
             ours, theirs = socket.socketpair()
             told = {
                 "ORCH_FD": str(theirs.fileno()),
-                "ORCH_RUNTIME": json.dumps(with_row(OPTIONS)),
+                "ORCH_RUNTIME": json.dumps(with_row({**OPTIONS, "replicas_on_cpu": replicas})),
                 "ORCH_CHECKPOINT_DIR": str(directory),
                 "ORCH_TASK": f"worker:{index}",
                 **env,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import itertools
 import sys
@@ -127,10 +128,11 @@ def install() -> None:
     files.urlretrieve = _refused
     files.validate_file = lambda *_, **__: True
     keras.utils.plot_model = lambda *_, **__: None
-    for name in _NOTHING:
-        sys.modules[name] = _Nothing()
+    missing = [name for name in _NOTHING if importlib.util.find_spec(name.partition(".")[0]) is None]
+    sys.modules.update({name: _Nothing() for name in missing})
     sys.modules["tqdm"] = types.ModuleType("tqdm")  # shows progress
     vars(sys.modules["tqdm"])["tqdm"] = lambda each, **_: each
+    sys.modules["tqdm.auto"] = sys.modules["tqdm"]
     sys.modules["gdown"] = types.ModuleType("gdown")
     vars(sys.modules["gdown"])["download"] = lambda *_, **__: None
     sys.modules["tensorflow_datasets"] = _tfds()

@@ -1,4 +1,4 @@
-"""A small, fixed part of the simulation. `make sim` runs more seeds; `make mutants` proves that it finds mistakes."""
+"""A small, fixed part of the simulation. `make sim` runs more seeds, and `make mutants-known` what it must find."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.mutants.drawing import ROOT
+from tests.mutants.known import Known, found_by_seed, found_by_test, hunt, load
 from tests.sim.__main__ import BROKEN, CRASHED, play
 from tests.sim.checks import Checks
 from tests.sim.draw import ASKED
 from tests.sim.fibers import Fiber, Fibers, Killed, Waiters
 from tests.sim.heap import Heap, Violation
-from tests.sim.mutants import ROOT, Mutant, found_by_seed, found_by_test, hunt, load
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +77,7 @@ def test_a_mistake_is_found() -> None:
 @pytest.mark.parametrize("tests", ["", "tests/unit/host/test_shim_state.py"])
 def test_a_crash_is_no_catch(tests: str) -> None:
     old = "def begin(generation: int, epoch: int, hold: bool) -> tuple[State, Actions]:\n"
-    crash = Mutant("crash", "host/shim/state.py", old, f"{old}    raise OSError\n", seeds=2, tests=tests)
+    crash = Known("crash", "host/shim/state.py", old, f"{old}    raise OSError\n", seeds=2, tests=tests)
     verdict = hunt(crash)
     assert (verdict.by, verdict.why[:15]) == ("", "it only crashes")
 
@@ -118,7 +119,7 @@ def test_there_are_mistakes_of_every_part() -> None:
 
 
 @pytest.mark.parametrize("mutant", load(), ids=lambda mutant: mutant.name.partition(":")[0])
-def test_every_mistake_can_still_be_made(mutant: Mutant) -> None:
+def test_every_mistake_can_still_be_made(mutant: Known) -> None:
     """A mutant whose text has changed proves nothing."""
     text = (ROOT / "orchestrator" / mutant.file).read_text(encoding="utf-8")
     assert mutant.made_in(text) is not None, f"{mutant.file} reads otherwise now"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tomllib
 
-from tests.public_scripts.__main__ import _compared, _last
-from tests.public_scripts.page import good, name_of, table_of, verdict
+from tests.public_scripts.__main__ import _compared, _last, _left, whole_collection
+from tests.public_scripts.page import OWN, RESULTS, good, name_of, table_of, verdict
 from tests.public_scripts.running import as_script, shortened
 
 COLLECTION = Path(__file__).parents[1] / "public_scripts" / "collection.toml"
@@ -36,14 +36,25 @@ def test_a_notebook_becomes_a_script_without_its_shell_commands(tmp_path: Path) 
     assert as_script(tmp_path / "one.ipynb") == "pass\nimport os\nx = 5 % 3\nprint(x)"
 
 
-def test_the_collection_names_at_least_25_scripts_once_with_their_checksums() -> None:
-    collection = tomllib.loads(COLLECTION.read_text())
+def test_the_collection_names_at_least_60_scripts_once_with_the_checksums_of_those_that_are_fetched() -> None:
+    collection = whole_collection()
     names = [name_of(script) for script in collection["script"]]
-    assert len(names) == len(set(names)) >= 25
-    assert {script["of"] for script in collection["script"]} <= {
-        of["name"] for of in collection["collection"]
-    }
-    assert all(len(script["sha256"]) == 64 for script in collection["script"])
+    assert len(names) == len(set(names)) >= 60
+    of = {each["name"] for each in collection["collection"]}
+    assert {script["of"] for script in collection["script"]} == {*of, OWN}
+    assert all(len(script["sha256"]) == 64 for script in collection["script"] if script["of"] != OWN)
+    assert {*json.loads(RESULTS.read_text())} <= {*names}, "a row of a script that is gone"
+
+
+def test_what_a_script_leaves_is_all_but_what_lay_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "given.csv").touch()
+    work = tmp_path / "work"
+    (work / "logs").mkdir(parents=True)
+    (work / "given").symlink_to(tmp_path / "data")
+    (work / "logs" / "train.csv").touch()
+    (work / "best.keras").touch()
+    assert _left(tmp_path) == ["best.keras", "logs/train.csv"]
 
 
 def ran(weights: float | None, loss: float | None, count: int = 2) -> dict[str, Any]:
@@ -127,11 +138,17 @@ def test_the_table_says_what_was_not_run_and_why() -> None:
     first, second = (name_of(script) for script in collection["script"][:2])
     known = {
         first: {"outcome": "not run", "why": "it fails alone: a | b"},
-        second: {"outcome": "ran", "fits": 1, "noise": [], "2": ran(1e-6, 0.0)},
+        second: {
+            "outcome": "ran",
+            "fits": 1,
+            "noise": [],
+            "2": {**ran(1e-6, 0.0), "files": ["log.csv"], "files_apart": ["best.keras"]},
+        },
     }
     lines = list(table_of(collection, known))
     assert "1 of " in lines[0]
     assert "1 of them as the page promises, 0 not" in lines[0]
-    assert f"| {first} |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
-    assert f"| {second} | 1 | equal (1e-06); worker:1 at step 8, from 6 |  |  |  | unknown |" in lines
+    assert f"| {first} |  |  |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
+    told = "equal (1e-06); worker:1 at step 8, from 6"
+    assert f"| {second} | 1 | {told} | other: best.keras |  |  |  |  | unknown |" in lines
     assert sum("no time for it" in line for line in lines) == len(collection["script"]) - 2

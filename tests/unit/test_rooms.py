@@ -75,10 +75,12 @@ OPTIONAL = {
         "cli.commands.notify",
     ),
     "import and init": ("spec.foreign", "cli.commands.import_", "cli.commands.init"),
-    "export": (
-        *("cli.commands.export", "cli.commands.export_slurm", "host.pod"),
-        *("spec.kubernetes.manifests", "spec.kubernetes.wishes"),
+    "kubernetes": (
+        *("head.reach.kubernetes", "client.on_kubernetes", "spec.kubernetes"),
+        *("host.pod", "cli.commands.export"),
     ),
+    "slurm": ("head.reach.slurm", "client.on_slurm", "client.batch"),
+    "transparent": ("task.transparent", "keras", "spec.transparent_script"),
     "top": ("cli.top", "cli.commands.top"),
 }
 """Features without which all else can be imported: what is theirs is imported within functions, where it is wanted."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import is_interactive
+from orchestrator.cli.host_queries import carried_out, is_interactive
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import HostError, JournalError, OrchestratorError, Refused
+from orchestrator.core.errors import JournalError, OrchestratorError, Refused
 from orchestrator.core.words import counted, listed
 
 if TYPE_CHECKING:
@@ -190,30 +190,14 @@ class _Fixes:
 
     def _on_hosts(self, id: str, command: str, stdin: str, did: str) -> int:
         """Run a fixed command on the hosts of a finding."""
-        from orchestrator.head.coordinator.main import transports
-        from orchestrator.head.reach.alarm import ALARMS
-
-        ways, done = transports(self._session.paths), 0
-        hosts = [item.host for item in self._findings if item.id == id and item.host is not None]
+        hosts, done = [item.host for item in self._findings if item.id == id and item.host is not None], 0
         for host in map(self._plan.host, hosts):
-            try:
-                channel = ways[host.transport].open(host, command)
-                try:
-                    with ALARMS.after(FIX_S, channel.close):  # its disk may hang
-                        channel.write(f"{stdin}\n".encode())
-                        while channel.read(1 << 16):
-                            pass
-                        text, code = channel.stderr_tail().strip(), channel.exit_status()
-                finally:
-                    channel.close()
-            except (HostError, OSError) as e:
-                text, code = str(e), None
-            if code == 0:
+            why = carried_out(self._session, host, command, f"{stdin}\n", within_s=FIX_S)
+            if why:
+                self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {why}")
+            else:
                 self._session.say(f"{host.name}: {did}")
                 done += 1
-            else:
-                why = text or f"it has failed, or not ended within {FIX_S:g} s"
-                self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {why}")
         return done
 
     def _remove(self, orphans: Sequence[Item]) -> int:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.commands import export_slurm
-from orchestrator.cli.help import Group
+from orchestrator.cli.help import Command, Group
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError, UsageError
 
@@ -58,7 +57,27 @@ def command() -> None:
     """Write FILE in the format of another engine. Nothing is contacted and nothing is started."""
 
 
-command.add_command(export_slurm.command)
+@command.command(
+    "slurm",
+    cls=Command,
+    examples=[
+        ("orch export slurm cluster.yaml", "Print the batch script of a run"),
+        ("orch export slurm cluster.yaml --json", "As a document, for scripts"),
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print a document with the script.")
+@click.pass_obj
+def slurm(session: Session, file: str, as_json: bool) -> int:
+    """Print the script that `orch up --on slurm FILE` submits. Nothing is written or submitted."""
+    from orchestrator.client.on_slurm import script_of
+
+    script = script_of(file, session)
+    if as_json:
+        session.put_json({"schema": 1, "script": script})
+    else:
+        session.put(script.rstrip())
+    return 0
 
 
 @command.command(

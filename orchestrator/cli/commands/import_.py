@@ -168,12 +168,14 @@ def ansible(
     """From an Ansible inventory, as INI or YAML."""
     from orchestrator.spec.foreign import ansible
 
-    def beside(kind: str, of: str) -> str | None:
-        files = (
-            Path(file).expanduser().parent / kind / f"{of}{ending}"
-            for ending in ("", ".yml", ".yaml", ".json")
-        )
-        return next((_read(str(path)) for path in files if "/" not in of and path.is_file()), None)
+    endings = ("", ".yml", ".yaml", ".json")
+
+    def beside(kind: str, of: str) -> list[str]:
+        files = (Path(file).expanduser().parent / kind / f"{of}{ending}" for ending in endings)
+        first = next((path for path in files if "/" not in of and path.exists()), None)
+        within = [] if first is None else sorted(first.rglob("*")) if first.is_dir() else [first]
+        plain = [path for path in within if path.is_file() and path.suffix in endings and path.name[0] != "."]
+        return [_read(str(path)) for path in plain]
 
     return put(session, ansible.ansible(_read(file), group, command_line, beside), name, output)
 

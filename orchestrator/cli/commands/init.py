@@ -33,6 +33,10 @@ _SSH_CONFIG = "~/.ssh/config"
         ("orch init gpu-a gpu-b", "Look at two hosts by the names that `ssh` takes, and write cluster.yaml"),
         ("orch init localhost", "Train on this machine"),
         (
+            "orch init gpu-a gpu-b --script fit.py",
+            "Also try the script: ten steps on one host, a kill, and whether it comes back",
+        ),
+        (
             "orch init ml@10.0.0.11 ml@10.0.0.12 --script fit.py --dir /mnt/nfs",
             "By address, with a directory",
         ),
@@ -42,7 +46,11 @@ _SSH_CONFIG = "~/.ssh/config"
 @click.option(
     "--script",
     help="The training script, or a module such as pkg.train. Default: the only script here that calls fit, else "
-    "train.py.",
+    "train.py. One that is given is tried, too.",
+)
+@click.option("--no-try", is_flag=True, help="Do not try the script; nothing is started.")
+@click.option(
+    "--yes", is_flag=True, help="Change the script as the patch says that is shown, without asking."
 )
 @click.option("--name", help="The run's name. Default: that of this directory.", metavar="NAME")
 @click.option("--dir", "directory", help="A directory that the hosts share. Default: orch searches for one.")
@@ -63,25 +71,34 @@ def command(
     session: Session,
     hosts: tuple[str, ...],
     script: str | None,
+    no_try: bool,
+    yes: bool,
     name: str | None,
     directory: str | None,
     output: str,
     inventory: str | None,
 ) -> int:
-    """Examine HOSTs over SSH, and write a commented cluster.yaml for them. Nothing is started.
+    """Examine HOSTs over SSH, and write a commented cluster.yaml for them.
 
     It finds the GPUs of each host and a Python with TensorFlow, and a directory that all hosts share: one host writes
     there, and the others read it. Without HOSTs, those of ~/.ssh/config are offered. Exit code 4 if a host could not
     be examined: the file lists it, with remarks on what to fill in.
+
+    With --script, the script is read and tried as well: whether it trains as one on several hosts, which modules and
+    data it needs and which hosts lack them, and what it writes; then it trains ten steps on one host, is killed, and
+    is seen to go on or not. What must change in it is shown as a patch, and changed only if you agree. Exit code 1 if
+    the script cannot train so. The trial is a run of its own, and is removed.
     """
     for file, option in ((output, "--output"), (inventory, "--inventory")):
         if file is not None and os.path.exists(file):
             raise UsageError(f"{file} exists already", hint=f"name another file with {option}")
     name = name or _run_name()
-    survey, machines = _examine(session, hosts or _asked(session), name, directory)
+    chosen = _script(script)
+    data = _data(chosen)
+    survey, machines = _examine(session, hosts or _asked(session), name, directory, list(data))
     for result in survey.hosts:
         session.say(_sentence(result))
-    layout = _layout(survey, machines, _script(script), name, _schema(session))
+    layout = _layout(survey, machines, chosen, name, _schema(session))
     if inventory is not None:
         from orchestrator.spec.foreign.write import hosts_yaml
 
@@ -92,7 +109,24 @@ def command(
     missing = [result for result in survey.hosts if result.why is not None]
     for hint in dict.fromkeys(result.hint for result in missing if result.hint):
         session.hint(hint)
-    return 4 if missing else 0
+    heard = [result for result in survey.hosts if result.why is None]
+    tried = 0
+    if script and not no_try and heard:
+        from orchestrator.cli.script_trial import answer
+
+        tried = answer(session, output, heard, data, yes=yes)
+    return 4 if missing else tried
+
+
+def _data(script: str) -> dict[str, str]:
+    """Return the paths that the script reads, with their place; none where it is not here."""
+    from orchestrator.both.script import module_file
+    from orchestrator.spec.data_paths import data_paths
+
+    try:
+        return data_paths(script) if script.endswith(".py") else data_paths(module_file(".", script), ".")
+    except OSError:
+        return {}
 
 
 def _asked(session: Session) -> list[str]:
@@ -112,7 +146,7 @@ def _asked(session: Session) -> list[str]:
 
 
 def _examine(
-    session: Session, hosts: Sequence[str], name: str, directory: str | None
+    session: Session, hosts: Sequence[str], name: str, directory: str | None, paths: Sequence[str]
 ) -> tuple[Survey, tuple[Machine, ...]]:
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
@@ -122,20 +156,22 @@ def _examine(
     machines = distinct([machine_of(host) for host in hosts])
     session.say(f"examining {listed([machine.name for machine in machines])} …")
     result = survey.survey(
-        [_host(machine) for machine in machines],
+        [host_of(machine) for machine in machines],
         transports(session.paths),
         bundle.load,
         name=name,
         pythons=(
-            *([sys.executable] if any(_host(machine).transport == "local" for machine in machines) else []),
+            *([sys.executable] if any(host_of(machine).transport == "local" for machine in machines) else []),
             *survey.PYTHONS,
         ),
         directories=[directory] if directory else survey.SHARED,
+        paths=paths,
     )
     return result, machines
 
 
-def _host(machine: Machine) -> HostPlan:
+def host_of(machine: Machine) -> HostPlan:
+    """Return the host, as `ssh` would take its name."""
     from orchestrator.core.plan import HostPlan
     from orchestrator.spec.foreign.layout import LOCAL
 
@@ -183,6 +219,7 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
             machine,
             gpus=_count_or_list(by_name[machine.name].gpus),
             python=by_name[machine.name].python if common is None else None,
+            data_address=_data_address(by_name[machine.name]) if len(machines) > 1 else None,
         )
         for machine in machines
     )
@@ -209,6 +246,15 @@ def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str,
         command="orch init",
         schema=schema,
     )
+
+
+def _data_address(result: Surveyed) -> str | None:
+    """Return its address for the other hosts, where its name may be one of ~/.ssh/config here alone."""
+    from orchestrator.head.hosts.judgement import is_loopback, is_name
+
+    reached = result.reached_at
+    is_needed = result.host.transport == "ssh" and is_name(result.host.peer_address)
+    return reached if is_needed and reached is not None and not is_loopback(reached) else None
 
 
 def _count_or_list(gpus: tuple[Gpu, ...]) -> int | tuple[Gpu, ...] | None:

@@ -48,6 +48,7 @@ class UpRequest:
     engine: str | None = None
     check: bool = True
     """Whether to check that the hosts reach each other."""
+    wait_for_hosts: bool = False
     level: str | None = None
     """With `follow`: only log lines of this level or above."""
 
@@ -113,6 +114,7 @@ def _submit_here(
         before=before,
         place=place,
         check=request.check,
+        wait_for_hosts=request.wait_for_hosts,
         code=code,
     )
 
@@ -319,7 +321,12 @@ def exit_code(document: Mapping[str, Any]) -> int:
     help="Take nodes from Slurm, or pods from Kubernetes (experimental), as many as the file has hosts, or "
     "`slurm: {nodes: …}` or `kubernetes: {pods: …}` says.",
 )
-@click.option("--no-check", is_flag=True, help="Do not check first whether the hosts reach each other.")
+@click.option(
+    "--no-check", is_flag=True, help="Do not check first whether the hosts are there and reach each other."
+)
+@click.option(
+    "--wait-for-hosts", is_flag=True, help="Begin although a host does not answer, and wait for it."
+)
 @click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."
@@ -341,6 +348,7 @@ def command(
     yes: bool,
     engine: str | None,
     no_check: bool,
+    wait_for_hosts: bool,
     timeout: float | None,
     as_json: bool,
 ) -> int:
@@ -356,8 +364,9 @@ def command(
 
     If the file has `setup:`, its environment is first made on all hosts, as `orch setup` does.
 
-    Before anything is started, orch checks that the hosts reach each other by their names and on the run's ports; exit
-    code 6 if they do not (`orch doctor` checks more).
+    Before anything is started, orch checks that the hosts answer, and reach each other by their names and on the run's
+    ports; exit code 6 if they do not (`orch doctor` checks more). With --wait-for-hosts a run begins that waits for
+    hosts which are off.
 
     Each host is also asked which head nodes drive runs there. Exit code 6 if another head node, or a coordinator whose
     journal is lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes ago.
@@ -386,6 +395,7 @@ def command(
         queue=queue,
         engine=engine,
         check=not no_check,
+        wait_for_hosts=wait_for_hosts,
         level=level,
     )
     document = run(request, session)

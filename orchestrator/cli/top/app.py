@@ -35,6 +35,7 @@ up, down   choose a task; its log is below     a  the log of all tasks
 w  why it failed or restarted                  s  stacks of the task
 d  drain the task's host                       k  kill the run
 /  only log lines with a text                  r  choose another run
+f  only tasks with a text                      o  another order: trouble first, by step, pace, …
 Tab  next pane (narrow terminals)              q  quit
 
 Nothing is changed without a question. Times are local; `orch top --utc` shows the other.
@@ -115,7 +116,9 @@ class Top(App[None]):
     .short #events { height: 5; }
     .narrow DataTable, .narrow #events { height: 1fr; max-height: 100%; }
     RichLog { scrollbar-size: 1 1; overflow-x: hidden; }
-    #find { display: none; }
+    #find, #filter { display: none; }
+    DataTable { border-title-color: $text-muted; }
+    .ordered { border-top: solid $panel; }
     .hidden { display: none; }
     Page, Choice { background: $background; }
     #page { height: 1fr; }
@@ -130,6 +133,8 @@ class Top(App[None]):
         Binding("d", "drain", "drain"),
         Binding("k", "kill", "kill"),
         Binding("slash", "find", "find"),
+        Binding("f", "filter", "filter"),
+        Binding("o", "order", "order"),
         Binding("r", "runs", "runs"),
         Binding("tab", "pane", "pane", show=False, priority=True),
         Binding("question_mark", "help", "help"),
@@ -145,6 +150,8 @@ class Top(App[None]):
         self._chosen: str | None = None
         self._all = False
         self._grep = ""
+        self._wanted = ""
+        self._by = view.TROUBLE_FIRST
         self._pane = 0
         self._columns: list[str] = []
         self._shown: dict[str, object] = {}
@@ -161,6 +168,10 @@ class Top(App[None]):
         yield RichLog(id="events", max_lines=200)
         yield RichLog(id="log", max_lines=400)
         yield Input(id="find", placeholder="only lines with this text; Enter; empty for all")
+        yield Input(
+            id="filter",
+            placeholder="only tasks whose name, host or state has this text; Enter; empty for all",
+        )
         yield Footer()
 
     def on_mount(self) -> None:
@@ -236,17 +247,28 @@ class Top(App[None]):
 
     def _show_tasks(self, seen: Seen) -> None:
         table: DataTable[Text] = self.screen_stack[0].query_one(DataTable)
-        columns, rows = view.task_rows(seen.run or {}, self.size.width - 2)
-        if columns != self._columns or {str(key.value) for key in table.rows} != set(rows):
+        run = seen.run or {}
+        columns, rows = view.task_rows(run, self.size.width - 2, by=self._by, wanted=self._wanted)
+        chosen = [f"by {self._by}"] if self._by != view.TROUBLE_FIRST else []
+        if self._wanted:
+            chosen.append(f"with {inert(self._wanted)!r}: {len(rows)} of {len(run.get('tasks') or ())}")
+        table.border_title = f"tasks {', '.join(chosen)}"
+        table.set_class(bool(chosen), "ordered")
+        if columns != self._columns or [str(key.value) for key in table.rows] != list(rows):
             self._columns = columns
-            chosen = self._chosen
-            table.clear(columns=True)
-            for name in columns:
-                table.add_column(name, key=name)
-            for task, cells in rows.items():
-                table.add_row(*cells, key=task)
-            if chosen in rows:
-                table.move_cursor(row=table.get_row_index(str(chosen)))
+            # The task that was chosen stays chosen, wherever its row is now.
+            with self.prevent(DataTable.RowHighlighted):
+                table.clear(columns=True)
+                for name in columns:
+                    table.add_column(name, key=name)
+                for name, cells in rows.items():
+                    table.add_row(*cells, key=name)
+                task = self._chosen if self._chosen in rows else next(iter(rows), None)
+                if task is not None:
+                    table.move_cursor(row=table.get_row_index(task))
+            if task != self._chosen:
+                self._chosen = task
+                self.poll()
             return
         for task, cells in rows.items():
             for name, cell in zip(columns, cells, strict=True):
@@ -305,13 +327,33 @@ class Top(App[None]):
 
     def action_find(self) -> None:
         """Ask for a text that lines of the log must have."""
-        field = self.query_one("#find", Input)
+        self._ask_text("#find")
+
+    def action_filter(self) -> None:
+        """Ask for a text that tasks must have."""
+        self._ask_text("#filter")
+
+    def action_order(self) -> None:
+        """Sort the tasks by the next column that has something."""
+        tasks = (self._seen.run or {}).get("tasks") or []
+        orders = [
+            by for by, name in view.ORDERS.items() if not name or any(t.get(name) is not None for t in tasks)
+        ]
+        self._by = orders[(orders.index(self._by) + 1) % len(orders)] if self._by in orders else orders[0]
+        self._show(self._seen)
+
+    def _ask_text(self, name: str) -> None:
+        field = self.query_one(name, Input)
         field.display = True
         field.focus()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Show the lines that have it."""
-        self._grep = submitted.value
+        """Show the lines or the tasks that have it."""
+        if submitted.input.id == "find":
+            self._grep = submitted.value
+        else:
+            self._wanted = submitted.value
+            self._show(self._seen)
         submitted.input.display = False
         self.query_one(DataTable).focus()
         self.poll()

@@ -22,6 +22,18 @@ _PACE, *_MEASURED = MEASURED
 COLUMNS = ("TASK", "HOST", "PHASE", "STEP", _PACE, "HEARTBEAT", *_MEASURED, "GPU", "W")
 _DROP = (*LEAST[:-1], "W", "GPU", "HEARTBEAT", _PACE)
 
+TROUBLE_FIRST = "trouble first"
+ORDERS = {
+    TROUBLE_FIRST: "",
+    "STEP": "global_step",
+    "HEARTBEAT": "heartbeat_age_s",
+    **{column: name for column, (name, _) in MEASURED.items() if column != "RESCUE"},
+}
+"""By what tasks are sorted, and the number of a task that says it."""
+_SMALLEST_FIRST = ("global_step", "steps_per_s")
+"""The slowest are looked for; of all else those that have the most."""
+_TROUBLE = ("FAILED", "LOST", "UNREACHABLE", "STALLED")
+
 _GLYPHS = {"RUNNING": "▶", "SUCCEEDED": "✓", "FAILED": "✕", "KILLED": "✕", "STOPPING": "■"}
 _STYLES = {"RUNNING": "green", "SUCCEEDED": "green", "FAILED": "red", "KILLED": "red", "LOST": "red"}
 _BAR = 20
@@ -67,7 +79,8 @@ def head(seen: Seen, width: int = 120) -> Text:
         when = times.shown(cause["ended_time"]) if cause.get("ended_time") else "earlier"
         third = safe(f"{when}: {cause.get('sentence')}", "dim")
     elif cause and phase != "SUCCEEDED":
-        third = safe(f"✕ {cause.get('sentence')}; {cause.get('done') or ''}".rstrip("; "), "red")
+        after = "" if phase == "KILLED" else cause.get("done") or ""  # nothing goes on
+        third = safe(f"✕ {cause.get('sentence')}; {after}".rstrip("; "), "red")
     elif wrong:
         third = safe(wrong[0], "yellow")
     elif render.bottleneck_line(run):
@@ -117,11 +130,39 @@ def sparkline(name: str, points: Sequence[float], width: int) -> Text:
     return Text.assemble((name, "dim"), " ", (bars, "cyan"), " ", (last, "bold"))
 
 
-def task_rows(run: Document, width: int) -> tuple[list[str], dict[str, list[Text]]]:
-    """Return the columns that have something and fit, and the cells by task, in the order of the spec."""
+def is_in_trouble(task: Document) -> bool:
+    """Return whether a task failed, is lost, or was ended by something that nobody ordered."""
+    return task.get("phase") in _TROUBLE or task.get("cause") not in (None, "finished", "ordered")
+
+
+def ordered(tasks: Sequence[Document], by: str, wanted: str = "") -> list[Document]:
+    """Return the tasks whose task, host, phase or cause has a text, in the order of one of `ORDERS`.
+
+    Without a column, those in trouble come first, and then all as in the spec. What is not known comes last.
+    """
+    text = wanted.strip().lower()
+    told = [
+        (" ".join(str(task.get(key) or "") for key in ("task", "host", "phase", "stage", "cause")), task)
+        for task in tasks
+    ]
+    found = [task for words, task in told if text in words.lower()]
+    name = ORDERS[by]
+    if not name:
+        return sorted(found, key=lambda task: not is_in_trouble(task))
+    sign = 1 if name in _SMALLEST_FIRST else -1
+    known = [task for task in found if task.get(name) is not None]
+    known.sort(key=lambda task: sign * task[name])
+    return [*known, *(task for task in found if task.get(name) is None)]
+
+
+def task_rows(
+    run: Document, width: int, *, by: str = TROUBLE_FIRST, wanted: str = ""
+) -> tuple[list[str], dict[str, list[Text]]]:
+    """Return the columns that have something and fit, and the cells by task, as `ordered` has them."""
     hosts = {host.get("host"): host for host in run.get("hosts") or []}
     rows = {
-        str(task["task"]): _cells(task, hosts.get(task.get("host")) or {}) for task in run.get("tasks") or []
+        str(task["task"]): _cells(task, hosts.get(task.get("host")) or {})
+        for task in ordered(run.get("tasks") or [], by, wanted)
     }
     shown = [name for name in COLUMNS if any(row[name].plain != "-" for row in rows.values())]
     for name in _DROP:

@@ -79,7 +79,8 @@ def strategy_options(row: Strategy) -> dict[str, Any]:
     """Return the part of ORCH_RUNTIME that is the same in all runs of a strategy."""
     options = {"module": row.runtime_module, "tf_class": row.tf_class, "served": sorted(row.served)}
     given = {name: value for name, value in options.items() if value}
-    return {"strategy": row.name, "packages": list(row.packages), **given}
+    lists = {"frameworks": list(row.frameworks), "packages": list(row.packages)}
+    return {"strategy": row.name, **lists, **given}
 
 
 def ports_needed(plan: Plan) -> int:

@@ -105,9 +105,11 @@ def verdict(
     if gained.saved or first is None:
         first = gained.handed_over
     is_same = line is not None and line == budget.failure
-    after = replace(
-        budget, restarts=budget.restarts + 1, failure=line, failed_step=failed_step, handed_over=first
-    )
+    # What was saved after going back is newer than all that is passed over, whatever its step.
+    passed_over = None if gained.saved and not is_same else budget.passed_over
+    restarts = budget.restarts + 1
+    after = replace(budget, restarts=restarts, failure=line, failed_step=failed_step, handed_over=first)
+    after = replace(after, passed_over=passed_over)
     if is_progress(budget, verified_step) and (gained.saved or gained.handed_over is None or not is_same):
         fresh = replace(after, without_progress=0, in_a_row=0, step=verified_step, passed_over=None)
         return Restart(0.0, fresh, "at once: there is a newer checkpoint")

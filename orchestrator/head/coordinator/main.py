@@ -22,10 +22,7 @@ from orchestrator.head.coordinator.succession import take_lock, take_over
 from orchestrator.head.hosts.lent_hosts import LentHosts
 from orchestrator.head.node.notify import Notifier
 from orchestrator.head.node.paths import Paths
-from orchestrator.head.reach.kubernetes.lent import KubernetesLender
-from orchestrator.head.reach.kubernetes.transport import KubernetesTransport
 from orchestrator.head.reach.local import LocalTransport
-from orchestrator.head.reach.slurm.transport import slurm_transport
 from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.head.reach.transport import Transport
 
@@ -74,6 +71,9 @@ ALLOCATION_VARIABLE = "ORCH_ALLOCATION"
 
 def transports(paths: Paths) -> dict[str, Transport]:
     """Return the transports, by the name in a host's spec."""
+    from orchestrator.head.reach.kubernetes.transport import KubernetesTransport
+    from orchestrator.head.reach.slurm.transport import slurm_transport
+
     paths.check()  # known_hosts is there
     return {
         "ssh": SshTransport(Path(paths.known_hosts)),
@@ -112,6 +112,8 @@ def run(paths: Paths, *, after: int | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
     coordinator.take_up()
+    from orchestrator.head.reach.kubernetes.lent import KubernetesLender
+
     lent_hosts = LentHosts(
         KubernetesLender(paths.state_dir),
         lambda: coordinator.loop.runs,

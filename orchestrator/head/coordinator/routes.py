@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as CallTimeout
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,15 @@ GONE_S = 5.0
 BODY_BYTES_MAX = 16 << 20
 
 Handler = Callable[[Request], Awaitable[JSONResponse]]
+Parameters = Mapping[str, str]
+Body = dict[str, Any]
+Answer = JSONResponse | dict[str, Any]
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
 class _Api:
-    """The handlers of the routes. Work that blocks runs in a worker thread."""
+    """The handlers of the routes. What blocks gets the parameters of the path, and the body, and runs in a thread."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -59,14 +62,17 @@ class _Api:
     async def describe(self, request: Request) -> JSONResponse:
         return JSONResponse(self._coordinator.describe())
 
-    async def status(self, request: Request) -> JSONResponse:
-        name = request.query_params.get("name")
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.status, name))
-
     async def queue(self, request: Request) -> JSONResponse:
         return JSONResponse(self._coordinator.queue())
 
-    def _plan(self, body: dict[str, Any]) -> Plan:
+    async def alive(self, request: Request) -> JSONResponse:
+        """Say that this process runs. A client that waits long for another answer asks this."""
+        return JSONResponse({"pid": os.getpid()})
+
+    def status(self, of: Parameters, query: Body) -> Answer:
+        return self._coordinator.status(query.get("name"))
+
+    def _plan(self, body: Body) -> Plan:
         try:
             plan = _PLAN.validate_python(body["plan"])
         except (KeyError, ValidationError) as e:
@@ -78,19 +84,15 @@ class _Api:
             raise UsageError(f"this plan does not fit together: {why}")
         return plan
 
-    async def examine(self, request: Request) -> JSONResponse:
-        plan = self._plan(await _body(request))
-        examined = await anyio.to_thread.run_sync(self._coordinator.examine, plan)
+    def examine(self, of: Parameters, body: Body) -> Answer:
+        examined = self._coordinator.examine(self._plan(body))
         findings = [finding.document() for finding in examined.findings]
-        return JSONResponse({"findings": findings, "addresses": dict(examined.addresses)})
+        return {"findings": findings, "addresses": dict(examined.addresses)}
 
-    async def place(self, request: Request) -> JSONResponse:
-        body = await _body(request)
-        plan, look = self._plan(body), bool(body.get("look"))
-        return JSONResponse(await anyio.to_thread.run_sync(lambda: self._coordinator.place(plan, look=look)))
+    def place(self, of: Parameters, body: Body) -> Answer:
+        return self._coordinator.place(self._plan(body), look=bool(body.get("look")))
 
-    async def submit(self, request: Request) -> JSONResponse:
-        body = await _body(request)
+    def submit(self, of: Parameters, body: Body) -> Answer:
         plan = self._plan(body)
         if not re.fullmatch(NAME_PATTERN, plan.name):
             raise UsageError(
@@ -99,122 +101,92 @@ class _Api:
         secrets = body.get("secrets") or {}
         if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
             raise UsageError("secrets must be an object whose values are strings")
-        scratch, recipients = bool(body.get("from_scratch")), _texts(body, "recipients")
-        run, created = await anyio.to_thread.run_sync(
-            lambda: self._coordinator.submit(
-                plan, secrets, from_scratch=scratch, recipients=recipients, code=str(body.get("code") or "")
-            )
+        run, created = self._coordinator.submit(
+            plan,
+            secrets,
+            from_scratch=bool(body.get("from_scratch")),
+            recipients=_texts(body, "recipients"),
+            code=str(body.get("code") or ""),
         )
         document = {"run_id": run.run_id, "created": created, "phase": run.phase.value}
         return JSONResponse(document, status_code=201 if created else 200)
 
-    async def kill(self, request: Request) -> JSONResponse:
-        body = await _body(request)
-        name, force, later = (
-            request.path_params["name"],
-            bool(body.get("force")),
-            bool(body.get("at_checkpoint")),
-        )
-        run = await anyio.to_thread.run_sync(
-            lambda: self._coordinator.kill(name, force=force, at_checkpoint=later)
-        )
-        return JSONResponse({"run_id": run.run_id, "phase": run.phase.value}, status_code=202)
+    def kill(self, of: Parameters, body: Body) -> Answer:
+        force, later = bool(body.get("force")), bool(body.get("at_checkpoint"))
+        run = self._coordinator.kill(of["name"], force=force, at_checkpoint=later)
+        return _accepted({"run_id": run.run_id, "phase": run.phase.value})
 
-    async def drain(self, request: Request) -> JSONResponse:
-        body = await _body(request)
-        name, host, now = request.path_params["name"], _host_of(body), bool(body.get("now"))
+    def drain(self, of: Parameters, body: Body) -> Answer:
+        host = _host_of(body)
         if body.get("gone"):
-            run = await anyio.to_thread.run_sync(self._coordinator.give_up, name, host)
+            run = self._coordinator.give_up(of["name"], host)
         else:
-            run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
-        return JSONResponse(_host_state(run, host), status_code=202)
+            run = self._coordinator.drain(of["name"], host, now=bool(body.get("now")))
+        return _accepted(_host_state(run, host))
 
-    async def undrain(self, request: Request) -> JSONResponse:
-        body = await _body(request)
-        name, host = request.path_params["name"], _host_of(body)
-        run = await anyio.to_thread.run_sync(lambda: self._coordinator.undrain(name, host))
-        return JSONResponse(_host_state(run, host), status_code=202)
+    def undrain(self, of: Parameters, body: Body) -> Answer:
+        host = _host_of(body)
+        return _accepted(_host_state(self._coordinator.undrain(of["name"], host), host))
 
-    async def host(self, request: Request) -> JSONResponse:
+    def host(self, of: Parameters, body: Body) -> Answer:
         """Drain a host for all runs, or let it in again."""
-        body, params = await _body(request), request.path_params
-        host, verb, now = params["host"], params["verb"], bool(body.get("now"))
+        host, verb = of["host"], of["verb"]
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", host) or verb not in ("drain", "undrain"):
             raise UsageError(f"{verb} of {host!r}: there is no such command, or that is no name of a host")
         if verb == "drain":
-            runs = await anyio.to_thread.run_sync(lambda: self._coordinator.drain_for_all(host, now=now))
+            runs = self._coordinator.drain_for_all(host, now=bool(body.get("now")))
         else:
-            runs = await anyio.to_thread.run_sync(self._coordinator.undrain_for_all, host)
+            runs = self._coordinator.undrain_for_all(host)
         state = "drained" if verb == "drain" else "open"
         shown = [_host_state(run, name) for run, name in runs]
         of_one = shown[0] if len(shown) == 1 else {}  # as before a drain was for all runs
-        document = {**of_one, "schema": 1, "host": host, "state": state, "runs": shown}
-        return JSONResponse(document, status_code=202)
+        return _accepted({**of_one, "schema": 1, "host": host, "state": state, "runs": shown})
 
-    async def stacks(self, request: Request) -> JSONResponse:
-        name = request.path_params["name"]
-        return JSONResponse({"stacks": await anyio.to_thread.run_sync(self._coordinator.stacks, name)})
+    def stacks(self, of: Parameters, body: Body) -> Answer:
+        return {"stacks": self._coordinator.stacks(of["name"])}
 
-    async def outputs(self, request: Request) -> JSONResponse:
-        body = await _body(request)
-        name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
+    def outputs(self, of: Parameters, body: Body) -> Answer:
+        task = body.get("task")
         if not isinstance(task, str | None):
             raise UsageError("task must be the name of a task, such as worker:0")
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task))
+        return self._coordinator.outputs(of["name"], _texts(body, "patterns"), task)
 
-    async def saved(self, request: Request) -> JSONResponse:
+    def saved(self, of: Parameters, body: Body) -> Answer:
         """List the files of a checkpoint, of what the chief has saved."""
-        body = await _body(request)
-        name, generation, path = request.path_params["name"], body.get("generation"), body.get("path")
+        generation, path = body.get("generation"), body.get("path")
         if not (isinstance(generation, int) and isinstance(path, str)):
             raise UsageError("a checkpoint has a `generation`, and a `path` below its directory")
-        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.saved, name, generation, path))
+        return self._coordinator.saved(of["name"], generation, path)
 
-    async def output(self, request: Request) -> JSONResponse:
+    def output(self, of: Parameters, body: Body) -> Answer:
         """Bring a file of the list that `outputs` gave, or a part of it."""
-        body = await _body(request)
-        name, file = request.path_params["name"], body.get("file")
         directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
         if not (isinstance(directory, str) and os.path.isabs(directory)):
             raise UsageError("directory must be an absolute path")
-        wanted, known = outputs.requested_file(file, sha256)
-        part = await anyio.to_thread.run_sync(
-            lambda: self._coordinator.output(name, wanted, directory, sha256=known, replace=replace)
-        )
-        return JSONResponse(part._asdict())
+        wanted, known = outputs.requested_file(body.get("file"), sha256)
+        return self._coordinator.output(
+            of["name"], wanted, directory, sha256=known, replace=replace
+        )._asdict()
 
-    async def alive(self, request: Request) -> JSONResponse:
-        """Say that this process runs. A client that waits long for another answer asks this."""
-        return JSONResponse({"pid": os.getpid()})
-
-    async def checkpoints(self, request: Request) -> JSONResponse:
+    def checkpoints(self, of: Parameters, body: Body) -> Answer:
         """Answer `GET` with the list of checkpoints, and do what `POST …/VERB` asks."""
-        name, verb = request.path_params["name"], request.path_params.get("verb", "list")
+        verb, what = of.get("verb", "list"), str(body.get("checkpoint") or "")
         if verb not in VERBS:
             raise UsageError(f"there is no command {verb!r} for checkpoints")
-        body = await _body(request) if request.method == "POST" else {}
-        what = str(body.get("checkpoint") or "")
         if verb not in ("list", "read") and not what:
             raise UsageError(
                 f"{verb} of which checkpoint?", hint="a global step, gen-N, or a name of the list"
             )
-        restart = bool(body.get("restart"))
-        return JSONResponse(
-            await anyio.to_thread.run_sync(
-                lambda: self._coordinator.checkpoints(name, verb, what, restart=restart)
-            )
-        )
+        return self._coordinator.checkpoints(of["name"], verb, what, restart=bool(body.get("restart")))
 
-    async def chaos(self, request: Request) -> JSONResponse:
-        body = await _body(request)
+    def chaos(self, of: Parameters, body: Body) -> Answer:
         try:
             kind, target, for_s = str(body["fault"]), str(body["target"]), float(body["for_s"])
         except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise UsageError(f"a fault has `fault`, `target` and `for_s`: {e!r}") from e
-        name = request.path_params["name"]
-        fault = await anyio.to_thread.run_sync(lambda: self._coordinator.chaos(name, kind, target, for_s))
-        document = {"fault": fault.kind, "host": fault.host, "task": fault.task and str(fault.task)}
-        return JSONResponse({**document, "for_s": fault.for_s})
+        fault = self._coordinator.chaos(of["name"], kind, target, for_s)
+        task = fault.task and str(fault.task)
+        return {"fault": fault.kind, "host": fault.host, "task": task, "for_s": fault.for_s}
 
     async def events(self, request: Request) -> JSONResponse:
         """Return events, and wait up to `wait_s` for a first one."""
@@ -278,23 +250,25 @@ def _host_state(run: Run, name: str) -> dict[str, Any]:
     }
 
 
-def _run_handler(call: Callable[[str], dict[str, Any]]) -> Handler:
+def _accepted(document: dict[str, Any]) -> JSONResponse:
+    """Return the answer to what has only begun."""
+    return JSONResponse(document, status_code=202)
+
+
+def _in_thread(call: Callable[[Parameters, Body], Answer]) -> Handler:
+    """Return the handler that calls it in a worker thread, with the body of a POST or the query of a GET."""
+
+    async def handler(request: Request) -> JSONResponse:
+        body = await _body(request) if request.method == "POST" else dict(request.query_params)
+        answer = await anyio.to_thread.run_sync(call, request.path_params, body)
+        return answer if isinstance(answer, JSONResponse) else JSONResponse(answer)
+
+    return handler
+
+
+def _of_run(call: Callable[[str], dict[str, Any]]) -> Handler:
     """Return the handler that answers with what `call` says of the run in the path."""
-
-    async def handler(request: Request) -> JSONResponse:
-        return JSONResponse(await anyio.to_thread.run_sync(call, request.path_params["name"]))
-
-    return handler
-
-
-def _query_handler(call: Callable[[str, dict[str, str]], dict[str, Any]]) -> Handler:
-    """Return the same for a `call` that also gets the query."""
-
-    async def handler(request: Request) -> JSONResponse:
-        name, query = request.path_params["name"], dict(request.query_params)
-        return JSONResponse(await anyio.to_thread.run_sync(call, name, query))
-
-    return handler
+    return _in_thread(lambda of, _body: call(of["name"]))
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -357,29 +331,29 @@ def application(coordinator: Coordinator) -> Starlette:
     api = _Api(coordinator)
     routes = [
         Route("/v1/coordinator", api.describe),
-        Route("/v1/status", api.status),
+        Route("/v1/status", _in_thread(api.status)),
         Route("/v1/queue", api.queue),
-        Route("/v1/hosts/{host}/{verb}", api.host, methods=["POST"]),
-        Route("/v1/place", api.place, methods=["POST"]),
-        Route("/v1/runs", api.submit, methods=["POST"]),
-        Route("/v1/examine", api.examine, methods=["POST"]),
-        Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),
-        Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
-        Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
-        Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
-        Route("/v1/runs/{name}/summaries", _run_handler(coordinator.summaries), methods=["POST"]),
-        Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
-        Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
-        Route("/v1/runs/{name}/saved", api.saved, methods=["POST"]),
-        Route("/v1/runs/{name}/forget", _run_handler(coordinator.forget), methods=["POST"]),
-        Route("/v1/runs/{name}/why", _run_handler(coordinator.why)),
-        Route("/v1/runs/{name}/history", _run_handler(coordinator.history)),
+        Route("/v1/hosts/{host}/{verb}", _in_thread(api.host), methods=["POST"]),
+        Route("/v1/place", _in_thread(api.place), methods=["POST"]),
+        Route("/v1/runs", _in_thread(api.submit), methods=["POST"]),
+        Route("/v1/examine", _in_thread(api.examine), methods=["POST"]),
+        Route("/v1/runs/{name}/kill", _in_thread(api.kill), methods=["POST"]),
+        Route("/v1/runs/{name}/drain", _in_thread(api.drain), methods=["POST"]),
+        Route("/v1/runs/{name}/undrain", _in_thread(api.undrain), methods=["POST"]),
+        Route("/v1/runs/{name}/stacks", _in_thread(api.stacks), methods=["POST"]),
+        Route("/v1/runs/{name}/summaries", _of_run(coordinator.summaries), methods=["POST"]),
+        Route("/v1/runs/{name}/outputs", _in_thread(api.outputs), methods=["POST"]),
+        Route("/v1/runs/{name}/outputs/fetch", _in_thread(api.output), methods=["POST"]),
+        Route("/v1/runs/{name}/saved", _in_thread(api.saved), methods=["POST"]),
+        Route("/v1/runs/{name}/forget", _of_run(coordinator.forget), methods=["POST"]),
+        Route("/v1/runs/{name}/why", _of_run(coordinator.why)),
+        Route("/v1/runs/{name}/history", _of_run(coordinator.history)),
         Route("/v1/alive", api.alive),
-        Route("/v1/runs/{name}/series", _query_handler(coordinator.series)),
-        Route("/v1/runs/{name}/logs", _query_handler(coordinator.log_lines)),
-        Route("/v1/runs/{name}/checkpoints", api.checkpoints),
-        Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
-        Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),
+        Route("/v1/runs/{name}/series", _in_thread(lambda of, query: coordinator.series(of["name"], query))),
+        Route("/v1/runs/{name}/logs", _in_thread(lambda of, query: coordinator.log_lines(of["name"], query))),
+        Route("/v1/runs/{name}/checkpoints", _in_thread(api.checkpoints)),
+        Route("/v1/runs/{name}/checkpoints/{verb}", _in_thread(api.checkpoints), methods=["POST"]),
+        Route("/v1/runs/{name}/chaos", _in_thread(api.chaos), methods=["POST"]),
         Route("/v1/events", api.events),
         Route("/v1/stop", api.stop, methods=["POST"]),
     ]

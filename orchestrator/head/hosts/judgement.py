@@ -483,7 +483,7 @@ def _what(peer: str, address: str, seen: Seen | None) -> tuple[str, str] | None:
     if outcome == "no-name":
         return "net.name-unresolved", f"cannot resolve {address}, the address of {peer} in TF_CONFIG ({why})"
     resolved = seen["resolved"]
-    if resolved and all(_is_loopback(name) for name in resolved):
+    if resolved and all(is_loopback(name) for name in resolved):
         where = (
             f"resolves to {resolved[0]} there" if is_name(address) else "is an address of each host itself"
         )
@@ -496,7 +496,7 @@ def _what(peer: str, address: str, seen: Seen | None) -> tuple[str, str] | None:
     return "net.blocked", f"cannot connect to {peer} at {place}, where its agent listens: {why}"
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:

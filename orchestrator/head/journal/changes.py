@@ -17,6 +17,7 @@ from orchestrator.core.plan import TASK_TYPES, Plan
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.phase_states import Backoff
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.head.journal.values import adapter
 from orchestrator.reporting import describe
 
@@ -175,6 +176,8 @@ def _missing(run: Run) -> Iterator[str]:
     known = {host.name for host in run.hosts}
     if not run.tasks or not run.plan.tasks:
         yield "it has no tasks"
+    for strategy in sorted({plan.strategy for plan in (run.plan, run.asked or run.plan)} - STRATEGIES.keys()):
+        yield f"the plan has the strategy {strategy!r}, which does not exist"
     for what, names in (("run", known), ("plan", {task.host for task in run.plan.tasks})):
         for name in sorted(names - planned):
             yield f"the {what} names the host {name!r}, which the plan does not have"

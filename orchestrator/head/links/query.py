@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from orchestrator.core.errors import ConnectFailed, HostError
@@ -80,6 +80,9 @@ class Asker:
             finally:
                 channel.close()
         except HostError as e:
+            if e.code == "no-python" and host.python != "python3":
+                # That of a run which could not begin for it; any Python answers
+                return replace(self._one(replace(host, python="python3"), orders, timeout_s), host=host)
             return Answer(host, problem=e)
         except (ChannelClosed, FrameError, WireError) as e:
             return Answer(host, problem=ConnectFailed(host.name, f"the connection broke: {cleaned(str(e))}"))

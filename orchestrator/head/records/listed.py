@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.both import durable
 
 FILE = "listed.json"
-SCHEMA = 1
+SCHEMA = 2
 
 
 def read(run_dir: str) -> dict[str, Any] | None:

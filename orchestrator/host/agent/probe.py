@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
         if checkpoint_dir is None
         else within(
             DIRECTORY_S,
-            lambda: _directory(checkpoint_dir, wish.get("run"), wish.get("group"), wish.get("share")),
+            lambda: _directory(
+                checkpoint_dir, wish.get("run"), wish.get("group"), wish.get("share"), wish.get("withdraw")
+            ),
             hangs,
         )
     )
@@ -147,13 +149,18 @@ def _syntax(source: str | None) -> str | None:
     return None
 
 
-def _directory(directory: str, run: str | None, group: str | None, known: str | None) -> _Found:
+def _directory(
+    directory: str, run: str | None, group: str | None, known: str | None, withdraw: bool | None
+) -> _Found:
     """Return why the directory cannot be written; or None, its token for the run, and who else may write there.
 
     The token is empty if the directory has not the one that is known.
     """
     from orchestrator.checkpoints import places, share
 
+    if run is not None and withdraw is not None:
+        share.withdraw(directory, run, made=withdraw)
+        return None, None, None
     if run is not None and known:
         try:
             if not share.is_there(directory, run, known):

@@ -72,7 +72,7 @@ def missing(host_dir: str, files: Iterable[File]) -> list[str]:
 
 
 def build(host_dir: str, run: str, files: list[File]) -> list[str]:
-    """Build the tree. Blobs are copied and not linked: a script may change its files.
+    """Build the tree.
 
     Return the contents whose blobs were damaged; they are removed, and must be pushed before the tree can be built.
     """
@@ -135,7 +135,12 @@ def dangling(tree: str, files: list[File]) -> list[str]:
 
 
 def _put(host_dir: str, tree: str, entry: File) -> bool:
-    """Copy a blob into a tree. Return False if there is no such blob, or a damaged one, which is removed."""
+    """Put a blob into a tree. Return False if there is no such blob, or a damaged one, which is removed.
+
+    It is linked: nothing runs in a tree, and so nothing changes there. It is copied where another file of this content
+    has other permissions.
+    """
+    import shutil
     from hashlib import sha256
 
     path, content, mode, _ = entry
@@ -143,25 +148,27 @@ def _put(host_dir: str, tree: str, entry: File) -> bool:
     if mode == DIRECTORY:
         os.makedirs(target, exist_ok=True)
         return True
-    temporary, digest = f"{target}.{os.getpid()}.tmp", sha256()
+    temporary, digest, leads_to = f"{target}.{os.getpid()}.tmp", sha256(), b""
     try:
         source = open(blob, "rb")  # noqa: SIM115
     except FileNotFoundError:
         return False
-    with source, open(temporary, "wb") as file:
+    with source:
         while chunk := source.read(_READ_BYTES):
             digest.update(chunk)
-            file.write(chunk)
+            leads_to = chunk if mode == LINK else b""
+        seen = os.fstat(source.fileno())
     if digest.hexdigest() != content:
         _unlink(blob)
-        _unlink(temporary)
         return False
+    _unlink(temporary)
     if mode == LINK:
-        with open(temporary, "rb") as file:
-            leads_to = file.read()
-        _unlink(temporary)
         os.symlink(leads_to, temporary)
+    elif seen.st_nlink == 1 or stat.S_IMODE(seen.st_mode) == mode:
+        os.chmod(blob, mode)
+        os.link(blob, temporary)
     else:
+        shutil.copyfile(blob, temporary)
         os.chmod(temporary, mode)
     durable.place(temporary, target, durable=False)  # the whole tree is synced at once
     return True

@@ -18,6 +18,7 @@ import { RunsView } from "./runs.js";
 import { RunView } from "./run.js";
 import { LogsView } from "./logview.js";
 import { PlanView } from "./plan.js";
+import { COMPARED_MAX } from "./plots.js";
 import { CompareView } from "./compare.js";
 import { PoolView } from "./pool.js";
 
@@ -115,7 +116,8 @@ const crumbs = (parts) =>
 const render = (again) => {
   const { parts, query } = route();
   const { from, to, ...rest } = query;
-  const key = JSON.stringify(parts[2] === "logs" || parts[0] === "compare" ? [parts, rest] : parts);
+  const of = { logs: rest, compare: query.run };
+  const key = JSON.stringify([parts, of[parts[2] ?? parts[0]] ?? null]);
   if (key === shown && !again) {
     view?.routed?.();
     return;
@@ -128,7 +130,7 @@ const render = (again) => {
   else if (parts[0] === "r" && parts[2] === "plan") view = new PlanView(parts[1]);
   else if (parts[0] === "r" && parts[1]) view = new RunView(parts[1], query);
   else if (parts[0] === "compare" && query.run?.includes(","))
-    view = new CompareView(query.run.split(",").slice(0, 2));
+    view = new CompareView(query.run.split(",").slice(0, COMPARED_MAX));
   else if (parts[0] === "pool" && !report) view = new PoolView();
   else view = new RunsView();
   const label = document.activeElement?.closest("main") && document.activeElement.getAttribute("aria-label");
@@ -219,7 +221,7 @@ const listen = () => {
     broken: (error) => {
       const refused = error.status === 401 || error.status === 403;
       page.isCut = refused
-        ? "This browser has no access. Open the address that `orch ui` has printed."
+        ? "This browser has no access. Open an address that `orch ui` or `orch ui link` has printed."
         : `\`orch ui\` does not answer. The page shows what was known at ${timeText(page.heardAt)}, and tries again.`;
       showConnection();
     },

@@ -133,7 +133,7 @@ const urlOf = (path, query) => {
 const SERIES_MAX = 32; // the server answers twice as many; see run_series.py
 export const getDocument = async (run, what, query, signal) => {
   if (report) return fromReport(report.other?.run === run ? report.other : report, what, query || {});
-  const path = run ? `/v1/runs/${encodeURIComponent(run)}/${what}` : "/v1/runs";
+  const path = run ? `v1/runs/${encodeURIComponent(run)}/${what}` : "v1/runs";
   const ask = (its) => askServer(urlOf(path, its), { signal });
   if (what !== "series") return ask(query);
   // In parts: an answer has a limited number of series, and an address a limited length.
@@ -157,7 +157,7 @@ const askServer = async (url, options) => {
   return response.json();
 };
 export const postAction = (run, verb, body) =>
-  askServer(`/v1/runs/${encodeURIComponent(run)}/${verb}`, { method: "POST", body: JSON.stringify(body) });
+  askServer(`v1/runs/${encodeURIComponent(run)}/${verb}`, { method: "POST", body: JSON.stringify(body) });
 // A series as `names` takes it: a metric's name may hold commas and slashes.
 export const seriesName = ({ task, name }) =>
   (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
@@ -176,7 +176,7 @@ export const openStream = (run, handlers) => {
   const stop = new AbortController();
   let lastEvent = null;
   const once = async () => {
-    const query = urlOf("/v1/stream", { run, after: lastEvent });
+    const query = urlOf("v1/stream", { run, after: lastEvent });
     const response = await fetch(query, { headers: { "Orch-Key": serverKey() }, signal: stop.signal });
     if (!response.ok) {
       const error = new Error(`${response.status}`);

@@ -134,7 +134,7 @@ export class LogsView {
     try {
       const { task, generation } = route().query;
       const { ticket } = await getDocument(this.id, "ticket", { task, generation });
-      const link = h("a", { href: `/download/${encodeURIComponent(ticket)}`, download: "" });
+      const link = h("a", { href: `download/${encodeURIComponent(ticket)}`, download: "" });
       document.body.append(link);
       link.click();
       link.remove();

@@ -148,6 +148,20 @@ export const measuredColumns = (of, remark = () => "") =>
     by: (each) => each[name],
   }));
 
+// A text that may be very long: its first words, and the rest where one asks for it.
+const LONG = 280;
+export const longText = (text) => {
+  const words = String(text || "");
+  if (words.length <= LONG + 40) return words;
+  const cut = words.slice(0, LONG).replace(/\s+\S*$/, "");
+  const rest = words.slice(cut.length);
+  const more = h("span", { class: "dim" }, `… ${countText(rest.length)} characters more`);
+  const ontoggle = ({ target }) => {
+    more.hidden = target.open;
+  };
+  return h("details", { class: "long", ontoggle }, h("summary", {}, cut, more), rest);
+};
+
 // A table that changes cell by cell, so that nothing under the pointer or the focus goes away.
 export class Table {
   // `rowClass`: of an item the class of its row, for what is to be seen first. A column with `by` can be sorted by:

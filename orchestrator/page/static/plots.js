@@ -2,6 +2,7 @@
 
 import {
   countText,
+  durationText,
   h,
   isDark,
   numberText,
@@ -10,12 +11,12 @@ import {
   put,
   setText,
   timeText,
-  zoomTo,
 } from "./base.js";
 import { MEASURES } from "./measures.js";
 import { colourOf, mergedMarks, penOf } from "./timeline.js";
 
 export const PLOTS_MAX = 10;
+export const COMPARED_MAX = 50; // runs over each other: more tell nothing
 export const LINES_MAX = 12; // more lines than these are shown as a band
 const UNITS = { percent: " (%)", bytes: " (GiB)", watts: " (W)", celsius: " (°C)" };
 export const TITLES = Object.fromEntries(
@@ -68,7 +69,29 @@ const HUES = {
   dark: ["#88b5fc", "#f38620", "#85fed8", "#d5a6f5"],
 };
 
-export const hueOf = (line) => HUES[isDark() ? "dark" : "light"][line];
+// More lines than there are colours of ours have others, as far from each other as they go round.
+export const hueOf = (line) =>
+  HUES[isDark() ? "dark" : "light"][line] ?? `hsl(${(line * 137) % 360} 65% ${isDark() ? 70 : 38}%)`;
+
+// What a plot may be drawn over, and what it is called.
+export const AXES = { step: "step", epoch: "epoch", time: "time", relative: "time since the start" };
+export const isByStep = (axis) => axis === "step" || axis === "epoch";
+// Where a step or a Unix time stands on an axis, and back. `epochSteps`: how many steps an epoch has.
+export const scaleOf = (axis, epochSteps, begin) => {
+  const [shift, unit] = axis === "epoch" ? [0, epochSteps] : [axis === "relative" ? begin : 0, 1];
+  const known = (convert) => (x) => (x === null || x === undefined ? null : convert(x));
+  return { place: known((x) => (x - shift) / unit), back: known((x) => x * unit + shift) };
+};
+// Stretches of time between two ticks that people count in, in seconds.
+const MINUTE = [1, 2, 5, 10, 15, 30];
+const TIME_STEPS = [
+  ...[0.001, 0.01, 0.1].flatMap((unit) => [1, 2, 5].map((count) => count * unit)),
+  ...MINUTE,
+  ...MINUTE.map((count) => count * 60),
+  ...[1, 2, 3, 6, 12].map((count) => count * 3600),
+  ...[1, 2, 5, 10, 20, 50, 100].map((count) => count * 86400),
+];
+const AS_IT_IS = scaleOf("step");
 const [HEIGHT, LARGE] = [190, 460];
 
 // The exponential mean of a line: of all its values, not of those that are drawn. A gap stays a gap.
@@ -93,7 +116,7 @@ const clipped = (lines) => {
 };
 
 // The points of lines as comma-separated values.
-const csvOf = (lines, byStep) => {
+const csvOf = (lines, axis) => {
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
   const rows = lines
     .filter((line) => !line.isSmooth)
@@ -101,17 +124,70 @@ const csvOf = (lines, byStep) => {
       const whose = [line.task || "", line.name, line.generation].map((each) => quoted(String(each)));
       return line.x.map((x, i) => [...whose, x, line.y[i] ?? ""].join(","));
     });
-  return `task,name,generation,${byStep ? "step" : "time"},value\n${rows.join("\n")}\n`;
+  return `task,name,generation,${axis},value\n${rows.join("\n")}\n`;
+};
+
+// A plot as it is drawn, as a picture of lines: `uplot` knows where its ticks and points are.
+const svgOf = (uplot, title, styles) => {
+  const NS = "http://www.w3.org/2000/svg";
+  const made = (tag, attributes, text) => {
+    const element = document.createElementNS(NS, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    if (text) element.textContent = text;
+    return element;
+  };
+  const { width, height } = uplot;
+  const ratio = window.devicePixelRatio || 1;
+  const [left, top, wide, high] = ["left", "top", "width", "height"].map((side) => uplot.bbox[side] / ratio);
+  const style = getComputedStyle(document.documentElement);
+  const [bg, fg, line] = ["--bg", "--fg", "--line"].map((name) => style.getPropertyValue(name));
+  const font = { "font-family": "system-ui, sans-serif", "font-size": 11, fill: fg };
+  const svg = made("svg", { xmlns: NS, viewBox: `0 -20 ${width} ${height + 20}`, width, height: height + 20 });
+  const inner = made("svg", { x: left, y: top, width: wide, height: high, viewBox: `${left} ${top} ${wide} ${high}` });
+  svg.append(made("rect", { y: -20, width, height: height + 20, fill: bg }));
+  svg.append(made("text", { ...font, x: left, y: -6, "font-weight": 600 }, title));
+  // oxlint-disable-next-line no-underscore-dangle
+  const [across, up] = uplot.axes.map(({ _splits: at, _values: words }) => at.map((one, i) => [one, words[i]]));
+  for (const [at, word] of across) {
+    const x = left + uplot.valToPos(at, "x");
+    svg.append(made("line", { x1: x, x2: x, y1: top, y2: top + high, stroke: line }));
+    svg.append(made("text", { ...font, x, y: top + high + 16, "text-anchor": "middle" }, word));
+  }
+  for (const [at, word] of up.filter((each) => each[1])) {
+    const y = top + uplot.valToPos(at, "y");
+    svg.append(made("line", { x1: left, x2: left + wide, y1: y, y2: y, stroke: line }));
+    svg.append(made("text", { ...font, x: left - 6, y: y + 4, "text-anchor": "end" }, word));
+  }
+  const label = uplot.axes[0].label || "";
+  svg.append(made("text", { ...font, x: left + wide / 2, y: height - 2, "text-anchor": "middle" }, label), inner);
+  const [xs, ...lines] = uplot.data;
+  lines.forEach((ys, i) => {
+    let [path, isDown] = ["", false];
+    ys.forEach((y, at) => {
+      if (y === undefined) return; // a point of another line
+      if (y !== null) {
+        const [px, py] = [left + uplot.valToPos(xs[at], "x"), top + uplot.valToPos(y, "y")];
+        path += `${isDown ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`;
+      }
+      isDown = y !== null;
+    });
+    const { stroke, width: thick, alpha, dash } = styles[i];
+    const drawn = { d: path, fill: "none", stroke, "stroke-width": thick, "stroke-opacity": alpha };
+    if (path) inner.append(made("path", dash ? { ...drawn, "stroke-dasharray": dash.join(" ") } : drawn));
+  });
+  return new XMLSerializer().serializeToString(svg);
 };
 
 export class Plot {
-  // `zoomSteps`: what to do with a range of steps that was drawn, or with null for all.
-  constructor(name, { byStep = true, title = "", zoomSteps } = {}) {
+  // `axis`: of `AXES`; `zoom`: what to do with a stretch of it that was drawn, or with null for all.
+  constructor(name, { axis = "step", title = "", zoom } = {}) {
     this.name = name;
-    this.byStep = byStep;
+    this.axis = axis;
+    this.byStep = isByStep(axis);
+    this.scale = AS_IT_IS;
     // `smooth`: 0, or how much of each smoothed value is the one before; `clip`: leave out the outermost hundredths.
     Object.assign(this, { log: false, smooth: 0, clip: false });
-    this.zoom = byStep ? zoomSteps : zoomTo;
+    this.zoom = zoom;
     this.height = HEIGHT;
     this.value = h("span", { class: "value dim" });
     this.odd = [];
@@ -128,6 +204,7 @@ export class Plot {
         " ",
         this.enlarger(title || TITLES[name] || name),
         this.saver("PNG", title || TITLES[name] || name),
+        this.saver("SVG", title || TITLES[name] || name),
         this.saver("CSV", title || TITLES[name] || name),
       ),
       this.area,
@@ -136,7 +213,7 @@ export class Plot {
     const shift =
       (does) =>
       (at, ...rest) => {
-        if (this.plot && !this.byStep) does(page.timeline, at, ...rest);
+        if (this.plot && this.axis === "time") does(page.timeline, at, ...rest);
       };
     onGestures(this.area, {
       zoom: shift((timeline, factor, x) =>
@@ -187,25 +264,36 @@ export class Plot {
       pen.drawImage(canvas, 0, 0);
       made.toBlob(save);
     };
-    const table = () => save(new Blob([csvOf(this.lines, this.byStep)], { type: "text/csv" }));
-    const act = () => this.plot && (kind === "PNG" ? picture() : table());
+    const styles = () =>
+      this.plot.series.slice(1).map((each, i) => ({ ...each, stroke: this.strokeOf(this.lines[i]) }));
+    const does = {
+      PNG: picture,
+      SVG: () => save(new Blob([svgOf(this.plot, title, styles())], { type: "image/svg+xml" })),
+      CSV: () => save(new Blob([csvOf(this.lines, this.axis)], { type: "text/csv" })),
+    };
+    const act = () => this.plot && does[kind]();
     const label = `Save ${title} as ${kind}`;
     return h("button", { type: "button", class: "link", "aria-label": label, onclick: act }, kind);
   }
 
-  // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts;
-  // `marks`: checkpoints, causes, and where generations begin.
+  // `lines`: of `/series`, also of `val_NAME`, each with its `scale` if it is not that of the plot; `kept`: by
+  // generation, the step up to which it counts; `range`: of the axis; `marks`: checkpoints, causes, and where
+  // generations begin, each by time and by step.
   show(lines, kept, range, marks = {}) {
     this.band = null;
     this.marks = marks;
     this.lines = lines
       .filter((line) => line.x.length)
       .flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line]))
-      .map((line) => ({
-        ...line,
-        y: scaled(line.name, line.y),
-        means: line.means?.map(([x, y, n]) => [x, scaled(line.name, [y])[0], n]),
-      }));
+      .map((line) => {
+        const { place } = line.scale || this.scale;
+        return {
+          ...line,
+          x: line.x.map(place),
+          y: scaled(line.name, line.y),
+          means: line.means?.map(([x, y, n]) => [place(x), scaled(line.name, [y])[0], n]),
+        };
+      });
     // What was reported stays behind what is smoothed.
     if (this.smooth)
       this.lines = this.lines.flatMap((line) => [
@@ -215,7 +303,7 @@ export class Plot {
     this.range = range;
     this.odd = lines.flatMap((line) =>
       (line.nonfinite || []).map(([step, value, at]) => ({
-        x: this.byStep ? step : at,
+        x: (line.scale || this.scale).place(this.byStep ? step : at),
         step,
         word: NOT_FINITE[value] || value,
         line,
@@ -242,7 +330,8 @@ export class Plot {
 
   // `band`: of `/band`: the middle, four fifths of all around it, and those that are furthest away.
   showBand(band, range) {
-    const line = (name, y, more) => ({ name, x: band.x, y: scaled(this.name, y), generation: 0, ...more });
+    const xs = band.x.map(this.scale.place);
+    const line = (name, y, more) => ({ name, x: xs, y: scaled(this.name, y), generation: 0, ...more });
     this.range = range;
     this.marks = {};
     this.band = band;
@@ -254,14 +343,13 @@ export class Plot {
           ...band.outliers.map((one, i) => line(one.called, one.y, { hue: i + 1 })),
         ]
       : [];
-    const hues = HUES[isDark() ? "dark" : "light"];
     this.words.className = "odd band";
     put(
       this.words,
       h("span", {}, `median and 10–90 % of ${band.members}; furthest from it: `),
       band.outliers.map((one, i) => {
         const name = h("strong", {}, `${one.called} `);
-        name.style.color = hues[i + 1];
+        name.style.color = hueOf(i + 1);
         return name;
       }),
     );
@@ -270,7 +358,8 @@ export class Plot {
   }
 
   // Add the values of the stream, without asking for all again.
-  add(x, y, generation) {
+  add(at, y, generation) {
+    const x = this.scale.place(at);
     const line = this.lines?.findLast((each) => !each.name.startsWith("val_") && !each.isSmooth);
     if (!line || line.generation !== generation || line.lost || !(x > line.x.at(-1))) return;
     line.x.push(x);
@@ -310,28 +399,23 @@ export class Plot {
 
   options(width) {
     const style = getComputedStyle(document.documentElement);
-    const [dim, line, hues] = [
-      style.getPropertyValue("--dim"),
-      style.getPropertyValue("--line"),
-      HUES[isDark() ? "dark" : "light"],
-    ];
+    const [dim, line] = [style.getPropertyValue("--dim"), style.getPropertyValue("--line")];
     const generations = [...new Set(this.lines.map((each) => each.generation))].sort((a, b) => a - b);
-    const tasks = [...new Set(this.lines.map((each) => each.task))];
     const axis = {
       stroke: dim,
       grid: { stroke: line, width: 1 },
       ticks: { stroke: line },
       font: "11px system-ui",
     };
-    const time = (u, values) => values.map((each) => timeText(each));
     const count = (u, values) => values.map((each) => (each === null ? "" : numberText(each)));
+    const across = (u, values) => values.map((each) => this.placeText(each));
     return {
       width,
       height: this.height,
       ms: 1,
       legend: { show: false },
       cursor: {
-        sync: { key: this.byStep ? "step" : "time" },
+        sync: { key: this.axis },
         drag: { x: Boolean(this.zoom), y: false, setScale: false },
         bind: { dblclick: () => () => this.zoom?.(null) },
       },
@@ -342,29 +426,22 @@ export class Plot {
       axes: [
         {
           ...axis,
-          values: this.byStep ? count : time,
-          space: 70,
+          values: this.byStep ? count : across,
+          ...(this.byStep ? {} : { incrs: TIME_STEPS }),
+          space: this.axis === "relative" ? 90 : 70,
           size: 30,
-          label: this.byStep ? "step" : "",
-          labelSize: this.byStep ? 16 : 0,
+          label: this.axis === "time" ? "" : AXES[this.axis],
+          labelSize: this.axis === "time" ? 0 : 16,
           labelFont: "11px system-ui",
         },
         { ...axis, values: count, size: 56 },
       ],
-      bands: this.band ? [{ series: [1, 2], fill: `${hues[0]}33` }] : [],
+      bands: this.band ? [{ series: [1, 2], fill: `${hueOf(0)}33` }] : [],
       series: [
         {},
         ...this.lines.map((each) => ({
-          stroke: each.edge
-            ? `${hues[0]}66`
-            : hues[
-                each.hue ??
-                  (each.task
-                    ? tasks.indexOf(each.task) % 4
-                    : (each.name.startsWith("val_") ? 1 : 0) +
-                      2 * (this.byStep ? 0 : generations.indexOf(each.generation) % 2))
-              ],
-          width: 1.5,
+          stroke: this.strokeOf(each),
+          width: each.isMean ? 2.5 : 1.5,
           alpha: each.lost || each.isBehind ? 0.3 : 1,
           dash: each.name.startsWith("val_") ? [6, 4] : each.lost ? [3, 3] : undefined,
           points: { show: each.x.length < 3, size: 4 },
@@ -385,13 +462,32 @@ export class Plot {
     };
   }
 
+  strokeOf(line) {
+    if (line.edge) return `${hueOf(0)}66`;
+    const indexOf = (key) => [...new Set(this.lines.map((each) => each[key]))].sort().indexOf(line[key]);
+    const own = line.name.startsWith("val_") ? 1 : 0;
+    const ofGeneration = this.byStep ? 0 : 2 * (indexOf("generation") % 2);
+    return hueOf(line.hue ?? (line.task ? indexOf("task") % 4 : own + ofGeneration));
+  }
+
+  // A place of the axis in words.
+  placeText(x) {
+    if (this.axis === "time") return timeText(x);
+    return this.axis === "relative" ? durationText(x) : this.axis === "epoch" ? numberText(x) : countText(x);
+  }
+
+  // Where something is that has a time and a step; null if that one is not known.
+  at(pair) {
+    return pair ? this.scale.place(pair[this.byStep ? 1 : 0]) : null;
+  }
+
   // A dashed line where a generation begins.
   bands(u, generations, dim) {
     u.ctx.save();
     u.ctx.strokeStyle = dim;
     u.ctx.setLineDash([4, 4]);
     for (const generation of generations.slice(1)) {
-      const begin = this.marks?.begins?.get(generation)?.[this.byStep ? 1 : 0];
+      const begin = this.at(this.marks?.begins?.get(generation));
       const first = this.lines.find((line) => line.generation === generation).x[0];
       const x = u.valToPos(Math.max(begin ?? first, u.scales.x.min), "x", true);
       if (!this.byStep && generation % 2 === 0) {
@@ -420,15 +516,15 @@ export class Plot {
     };
     u.ctx.save();
     u.ctx.fillStyle = dim;
-    for (const [at, step] of this.marks?.checkpoints || []) {
-      const x = seen(this.byStep ? step : at);
+    for (const pair of this.marks?.checkpoints || []) {
+      const x = seen(this.at(pair));
       if (x !== null) u.ctx.fillRect(x - ratio / 2, top + height - 6 * ratio, ratio, 6 * ratio);
     }
     u.ctx.fillStyle = bad;
     u.ctx.font = `${11 * ratio}px system-ui`;
     u.ctx.textAlign = "center";
     const causes = (this.marks?.causes || [])
-      .map(([at, step]) => seen(this.byStep ? step : at))
+      .map((pair) => seen(this.at(pair)))
       .filter((x) => x !== null)
       .sort((a, b) => a - b);
     for (const { x } of mergedMarks(
@@ -459,7 +555,7 @@ export class Plot {
       .map((line, i) => [line, valueOf(line, u.data[i + 1])])
       .filter(([, y]) => y !== undefined && y !== null);
     if (!points.length) return;
-    const x = this.byStep ? `step ${countText(u.data[0][idx])}` : timeText(u.data[0][idx]);
+    const x = (this.byStep ? `${this.axis} ` : "") + this.placeText(u.data[0][idx]);
     const called = (line) =>
       line.isSmooth
         ? "smoothed "

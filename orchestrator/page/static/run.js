@@ -37,6 +37,7 @@ import {
   goodputText,
   isInTrouble,
   isStale,
+  longText,
   lostText,
   measuredColumns,
   nonfiniteWords,
@@ -54,7 +55,7 @@ import { RunPlots } from "./run_plots.js";
 import { Checkpoints } from "./checkpoints.js";
 import { Strip } from "./strip.js";
 
-const TASKS_MAX = 100; // each has a dozen elements
+const ROWS_AT_ONCE = { wide: 100, narrow: 8 }; // each has a dozen elements; on a phone each is a card
 const FIND_FROM = 9; // from so many rows on there is a field to find one
 const SECTIONS = ["Plots", "Tasks", "Hosts", "Goodput", "Timeline", "Why", "Checkpoints", "Events"];
 
@@ -70,7 +71,7 @@ export class RunView {
     this.id = run;
     this.query = query;
     this.head = h("div", { class: "head" });
-    this.sentence = h("p", { class: "sentence" });
+    this.sentence = h("div", { class: "sentence" });
     this.limit = h("p", { class: "dim" });
     this.costs = h("p", { class: "dim costs" });
     this.odd = h("p", { class: "slow", role: "status" });
@@ -139,7 +140,7 @@ export class RunView {
     this.update();
     this.load();
     this.timer = report ? null : setInterval(() => this.load(), 15000);
-    new ResizeObserver(() => goodputBar(this.bar, this.history?.goodput)).observe(this.bar);
+    new ResizeObserver(() => goodputBar(this.bar, this.account)).observe(this.bar);
   }
 
   get run() {
@@ -201,13 +202,18 @@ export class RunView {
         ),
     );
     const limit = ENDED.includes(run.phase) || isStale() ? null : run.bottleneck;
-    setText(this.sentence, runSentence(run, this.checkpoints.written));
-    if (this.history) this.checkpoints.refresh();
+    const sentence = runSentence(run, this.checkpoints.written);
+    memo(this.sentence, sentence, (element) => put(element, longText(sentence)));
+    if (this.history) {
+      this.checkpoints.refresh();
+      memo(this.goodput, goodputText(this.account), () => this.showGoodput());
+    }
     setText(this.odd, nonfiniteWords(run));
     setText(this.limit, limit ? `Limited by ${limit.sentence} (${limit.remedy}).` : "");
     setText(this.costs, costsOfAFault(run));
     const isOver =
-      ["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation;
+      run.phase === "KILLED" ||
+      (["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation);
     memo(this.cause, [run.first_cause, run.problem, isOver], () => this.showCause(run, isOver));
     runButtons(this, run);
     if (run.phase !== this.lastPhase && this.lastPhase) {
@@ -245,29 +251,38 @@ export class RunView {
   shownHosts(hosts) {
     this.findHost.hidden = hosts.length < FIND_FROM;
     const wordsOf = (host) => [host.host, host.state, ...(host.tasks || [])];
-    return this.hosts.sorted(worstFirst(hosts, this.findHost.firstChild.value, wordsOf)).slice(0, TASKS_MAX);
+    return this.some("hosts", this.hosts, worstFirst(hosts, this.findHost.firstChild.value, wordsOf));
   }
 
-  // Those in trouble come first; of more than a hundred, that many are shown until a person asks for all.
+  // Those in trouble come first, and are all there; of the others a few, until a person asks for all.
+  some(what, table, worst) {
+    const all = table.sorted(worst);
+    this.more ??= { tasks: this.rest(), hosts: this.rest() };
+    const most = ROWS_AT_ONCE[matchMedia("(max-width: 700px)").matches ? "narrow" : "wide"];
+    const wrong = Math.min(ROWS_AT_ONCE.wide, worst.filter(isInTrouble).length);
+    const count = this.more[what].all ? all.length : Math.max(most, wrong);
+    if (count < all.length) {
+      setText(this.more[what], `${count} of ${all.length} ${what} are listed. Show all`);
+      if (!this.more[what].isConnected) table.element.after(this.more[what]);
+    } else this.more[what].remove();
+    return all.slice(0, count);
+  }
+
+  rest() {
+    const button = h("button", { type: "button" });
+    button.addEventListener("click", () => {
+      button.all = true;
+      this.update();
+    });
+    return button;
+  }
+
   shownOf(tasks) {
     this.findTask.hidden = tasks.length < FIND_FROM;
     const isSlow = ({ task }) => this.slow.has(task);
     const wordsOf = (task) => [task.task, task.host, task.phase, task.cause || "", isSlow(task) ? "slow" : ""];
     const worst = worstFirst(tasks, this.findTask.firstChild.value, wordsOf, isSlow);
-    const matching = this.tasks.sorted(worst);
-    const cut = matching.length > TASKS_MAX && !this.allTasks;
-    this.moreTaskRows ??= h("button", {
-      type: "button",
-      onclick: () => {
-        this.allTasks = true;
-        this.update();
-      },
-    });
-    if (cut) {
-      setText(this.moreTaskRows, `${TASKS_MAX} of ${matching.length} tasks are listed. Show all`);
-      this.tasks.element.after(this.moreTaskRows);
-    } else this.moreTaskRows.remove();
-    return cut ? matching.slice(0, TASKS_MAX) : matching;
+    return this.some("tasks", this.tasks, worst);
   }
 
   // A cause that is over is shown in short; the present one with all details.
@@ -290,11 +305,12 @@ export class RunView {
         "section",
         { class: isOver ? "cause over" : "cause", "aria-label": "First cause" },
         h(
-          isOver ? "p" : "h2",
+          isOver ? "div" : "h2",
           {},
-          `✕ ${cause?.ended_time ? `${timeText(cause.ended_time)} ` : ""}${cause?.sentence || run.problem.message}`,
+          `✕ ${cause?.ended_time ? `${timeText(cause.ended_time)} ` : ""}`,
+          longText(cause?.sentence || run.problem.message),
         ),
-        !isOver && cause?.done && h("p", { class: "after" }, `→ ${cause.done}`),
+        !isOver && cause?.done && h("div", { class: "after" }, "→ ", longText(cause.done)),
         cause?.cost && h("p", { class: "dim" }, costText(cause.cost)),
         isOver ? h("details", {}, h("summary", {}, "what it means, and its last lines"), more) : more,
         cause?.task
@@ -390,11 +406,17 @@ export class RunView {
 
   // ------------------------------------------------ what is asked for
 
-  showTime() {
-    const { history } = this;
-    setText(this.goodput, goodputText(history.goodput));
-    goodputBar(this.bar, history.goodput);
-    const spent = spentByClass(history.goodput);
+  // As the stream tells it, to all browsers alike; a history was asked for some time ago.
+  get account() {
+    const asked = this.history?.goodput;
+    return this.run?.time_use?.badput ? { ...this.run.time_use, risk_s: asked?.risk_s } : asked;
+  }
+
+  showGoodput() {
+    const { account } = this;
+    setText(this.goodput, goodputText(account));
+    goodputBar(this.bar, account);
+    const spent = spentByClass(account);
     put(
       this.legend,
       CLASSES.filter(([name]) => spent[name] > 0.05).map(([name, state, words]) =>
@@ -414,8 +436,13 @@ export class RunView {
         ),
       ),
     );
-    if (lostText(history.goodput)) this.legend.append(h("span", {}, lostText(history.goodput)));
-    if (history.goodput && !history.goodput.final) this.legend.append(h("span", { class: "dim" }, "so far"));
+    if (lostText(account)) this.legend.append(h("span", {}, lostText(account)));
+    if (account && !account.final) this.legend.append(h("span", { class: "dim" }, "so far"));
+  }
+
+  showTime() {
+    const { history } = this;
+    this.showGoodput();
     if (history.begin === null) return;
     const tasks = Object.keys(this.run?.tasks || {});
     this.timeline.show(history, this.causes, this.window, {
@@ -515,7 +542,7 @@ export class RunView {
                 h(
                   "details",
                   {},
-                  h("summary", {}, `generation ${cause.generation}: ${cause.sentence}`),
+                  h("summary", {}, `generation ${cause.generation}: `, longText(cause.sentence)),
                   h(
                     "p",
                     {},

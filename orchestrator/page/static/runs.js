@@ -15,13 +15,14 @@ import {
   setText,
   timeText,
 } from "./base.js";
-import { keptOnce, sparkline } from "./plots.js";
+import { COMPARED_MAX, keptOnce, sparkline } from "./plots.js";
 import {
   ENDED,
   Table,
   goodputText,
   hostCard,
   isStale,
+  longText,
   lostText,
   nonfiniteWords,
   now,
@@ -68,7 +69,7 @@ export class RunsView {
     this.search = h("input", {
       type: "search",
       "aria-label": "Find runs",
-      placeholder: "name, tag, note, cause",
+      placeholder: "name, tag, note, cause, --lr=0.1",
       value: route().query.q || "",
       oninput: ({ target }) => this.ask({ q: target.value }),
     });
@@ -77,11 +78,12 @@ export class RunsView {
     this.column = h("select", {
       "aria-label": "Another column",
       onchange: ({ target }) => {
-        this.ask({ columns: [...this.columns, target.value].join(",") });
-        this.makeTable();
+        if (target.value) this.setColumns([...this.columns, target.value]);
       },
     });
-    this.finding = h("div", { class: "tools" }, this.search, this.state, this.tag, this.column);
+    this.added = h("span");
+    this.all = h("button", { type: "button", onclick: () => this.chooseAll() }, "Compare them");
+    this.finding = h("div", { class: "tools" }, this.search, this.state, this.tag, this.column, this.added, this.all);
     this.element = h("div", {}, h("h1", {}, "Runs"), this.finding, this.tools, this.list, this.end, this.hosts);
     this.makeTable();
   }
@@ -90,20 +92,45 @@ export class RunsView {
     return (route().query.columns || "").split(",").filter(Boolean);
   }
 
+  setColumns(names) {
+    this.ask({ columns: names.join(",") });
+  }
+
+  // The address has changed, by us or by a step back: the fields and the columns follow it.
+  routed() {
+    const { q = "", sort = "", columns = "" } = route().query;
+    if (this.search.value !== q) this.search.value = q;
+    if (this.made !== columns || this.sortText() !== sort) this.makeTable();
+    else this.update();
+  }
+
+  sortText() {
+    const { column, sign } = this.table.order || {};
+    return column ? `${sign < 0 ? "-" : ""}${column.name}` : "";
+  }
+
   // What is looked for is in the address; each letter is no step back.
   ask(changes) {
     const { parts, query } = route();
     this.rowsMax = RUNS_AT_ONCE;
     go(parts, { ...query, ...changes }, true);
-    this.update();
   }
 
   makeTable() {
-    const metric = (name) => ({
+    this.made = route().query.columns || "";
+    // A metric, or a parameter: one that is a number is sorted as one.
+    const valueOf = (run, name) => {
+      const told = run.metrics?.[name] ?? run.parameters?.[name];
+      return told !== undefined && told !== "" && Number.isFinite(Number(told)) ? Number(told) : told;
+    };
+    const column = (name) => ({
       name,
       num: true,
-      value: (run) => (run.metrics?.[name] === undefined ? "" : numberText(run.metrics[name])),
-      by: (run) => run.metrics?.[name],
+      value: (run) => {
+        const told = valueOf(run, name);
+        return told === undefined ? "" : typeof told === "number" ? numberText(told) : told;
+      },
+      by: (run) => valueOf(run, name),
     });
     this.table = new Table(
       [
@@ -150,7 +177,7 @@ export class RunsView {
           by: (run) => run.time_use?.value,
         },
         { name: "loss", value: (run) => this.spark(run), key: (run) => run.run_id, by: (run) => run.metrics?.loss },
-        ...this.columns.map(metric),
+        ...this.columns.map(column),
         { name: "restarts", num: true, value: (run) => run.restarts, by: (run) => run.restarts },
         { name: "compare", value: (run) => this.chooser(run), key: (run) => run.run_id },
         ...(page.actions
@@ -159,10 +186,7 @@ export class RunsView {
       ],
       "Runs",
       () => "",
-      () => {
-        const { column, sign } = this.table.order || {};
-        this.ask({ sort: column ? `${sign < 0 ? "-" : ""}${column.name}` : null });
-      },
+      () => this.ask({ sort: this.sortText() || null }),
     );
     this.table.orderBy(route().query.sort || "");
     this.list.orchKey = null;
@@ -216,28 +240,37 @@ export class RunsView {
     if (run.phase === null) return [run.reason || "its record is being read"];
     const odd = nonfiniteWords(run);
     const cause = run.phase === "FAILED" && run.first_cause ? `${run.first_cause.sentence}: ` : "";
-    return [odd && h("div", { class: "slow" }, odd), `${cause}${runSentence(run)}`];
+    return [odd && h("div", { class: "slow" }, odd), longText(`${cause}${runSentence(run)}`)];
   }
 
-  // Two runs are chosen by their boxes, and a link leads to both.
+  // Runs are chosen by their boxes, and a link leads to all of them.
   chooser(run) {
     const choose = (event) => {
       const rest = this.chosen.filter((id) => id !== run.run_id);
-      this.chosen = event.target.checked ? [...rest, run.run_id].slice(-2) : rest;
-      for (const box of this.list.querySelectorAll("input[name=compare]"))
-        box.checked = this.chosen.includes(box.value);
-      const [a, b] = this.chosen;
-      this.tools.hidden = !a;
-      const both = h("a", { href: linkTo(["compare"], { run: `${a},${b}` }) }, `Compare ${a} and ${b}`);
-      put(this.tools, b ? both : "Choose one more run to compare with.");
+      this.choose(event.target.checked ? [...rest, run.run_id].slice(-COMPARED_MAX) : rest);
     };
     return h("input", {
       type: "checkbox",
       name: "compare",
       value: run.run_id,
       "aria-label": `Compare ${run.run_id}`,
+      checked: this.chosen.includes(run.run_id),
       onchange: choose,
     });
+  }
+
+  choose(ids) {
+    this.chosen = ids;
+    for (const box of this.list.querySelectorAll("input[name=compare]")) box.checked = ids.includes(box.value);
+    this.tools.hidden = !ids.length;
+    const words = ids.length > 2 ? `${ids.length} runs` : ids.join(" and ");
+    const all = h("a", { href: linkTo(["compare"], { run: ids.join(",") }) }, `Compare ${words}`);
+    put(this.tools, ids.length > 1 ? all : "Choose one more run to compare with.");
+  }
+
+  // The runs that fit what is looked for, the newest ones if there are too many.
+  chooseAll() {
+    this.choose(this.found().slice(0, COMPARED_MAX).map((run) => run.run_id));
   }
 
   spark(run) {
@@ -273,7 +306,9 @@ export class RunsView {
       if (state && (state === "on" ? isOver(run) : run.phase !== state)) return false;
       if (tag && !(run.tags || []).includes(tag)) return false;
       if (!words.length) return true;
-      const said = [run.run_id, run.phase, run.note, ...(run.tags || []), run.first_cause?.sentence].join(" ");
+      const settings = Object.entries(run.parameters || {}).map(([name, value]) => `${name}=${value}`);
+      const marks = [run.note, ...(run.tags || [])];
+      const said = [run.run_id, run.phase, ...marks, run.first_cause?.sentence, ...settings].join(" ");
       return words.every((word) => said.toLowerCase().includes(word));
     };
     const runs = Object.values(page.state.runs).reverse().filter(fits);
@@ -290,9 +325,27 @@ export class RunsView {
     choices(this.state, query.state || "", Object.entries(STATE_CHOICES));
     const tags = [...new Set(all.flatMap((run) => run.tags || []))].sort();
     choices(this.tag, query.tag || "", [["", "all tags"], ...tags.map((tag) => [tag, tag])]);
-    const names = [...new Set(all.flatMap((run) => Object.keys(run.metrics || {})))].sort();
+    const names = [
+      ...new Set(all.flatMap((run) => [...Object.keys(run.metrics || {}), ...Object.keys(run.parameters || {})])),
+    ].sort();
     const left = names.filter((name) => !this.columns.includes(name));
     choices(this.column, "", [["", "another column…"], ...left.map((name) => [name, name])]);
+    memo(this.added, this.columns, () =>
+      put(
+        this.added,
+        this.columns.map((name) =>
+          h(
+            "button",
+            {
+              type: "button",
+              "aria-label": `Remove the column ${name}`,
+              onclick: () => this.setColumns(this.columns.filter((each) => each !== name)),
+            },
+            `${name} ✕`,
+          ),
+        ),
+      ),
+    );
     this.tag.hidden = !tags.length;
     this.column.hidden = !left.length;
     this.finding.hidden = all.length < 2;
@@ -315,7 +368,7 @@ export class RunsView {
       return;
     }
     this.offer(all);
-    memo(this.list, ["some", this.columns], () => put(this.list, this.table.element));
+    memo(this.list, ["some", this.made], () => put(this.list, this.table.element));
     const runs = this.found();
     this.count = runs.length;
     const shown = runs.slice(0, this.rowsMax);

@@ -58,6 +58,8 @@ class Probe(OfRun):
     """Whose members may write into the checkpoint directory too."""
     share: NotRequired[str | None]
     """The token that the run has in the directory; it is looked for, and nothing is made. null: it has none yet."""
+    withdraw: NotRequired[bool]
+    """Instead, remove the token that was made for it; true: and the directory."""
     modules: NotRequired[list[str]]
     """Top-level modules that the script needs."""
     packages: NotRequired[list[str] | None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import ipaddress
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,9 @@ _OPTIONS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 _JUMP = re.compile(r"(?:-J\s*|-o\s*ProxyJump[= ])([\w.@+:-]+)")
 _USED = (*_ADDRESS, *_USER, *_PORT, *_KEY, *_OPTIONS, "ansible_connection")
 _RANGE_MAX = 10_000
+_SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
+_WITH_PORT = re.compile(r"((?:[^:\[\]]|\[[^\]]*\])+):(\d+)")
+_ENCRYPTED = "$ANSIBLE_VAULT;"
 
 Facts = dict[str, object]
 
@@ -37,19 +42,32 @@ class _Inventory:
     """The hosts by group, each with its own variables."""
     vars: dict[str, Facts] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
+    remarks: dict[str, None] = field(default_factory=dict)
+    """What is left out, and why."""
     _found: dict[str, dict[str, Facts]] = field(default_factory=dict)
     _merged: int = 0
     _added: int = 0
 
+    def used(self, facts: Mapping[str, object], of: str) -> Facts:
+        """Return the variables that are used here, but for those of which only Ansible knows the value."""
+        used = {key: facts[key] for key in _USED if key in facts}
+        for key, text in [(key, str(value)) for key, value in used.items()]:
+            if text.startswith(_ENCRYPTED) or "{{" in text:
+                what = "encrypted" if text.startswith(_ENCRYPTED) else f"a template, {text[:60]!r}"
+                self.remarks[f"{key} of {of} is left out: it is {what}, which only Ansible can read"] = None
+                del used[key]
+        return used
+
     def set_vars(self, group: str, facts: Mapping[str, object]) -> None:
         """Set variables of a group: those that are used here."""
-        self.vars.setdefault(group, {}).update({key: facts[key] for key in _USED if key in facts})
+        self.vars.setdefault(group, {}).update(self.used(facts, group))
 
     def add(self, group: str, name: str, facts: Mapping[str, object], where: str) -> None:
         """Add a host, or a range of hosts, to a group. `where`: the place, for errors."""
-        used = {key: facts[key] for key in _USED if key in facts}
+        used = self.used(facts, name)
         for host in _expanded(name, where):
-            self.hosts.setdefault(group, {})[host] = used
+            hosts = self.hosts.setdefault(group, {})
+            hosts[host] = {**hosts.get(host, {}), **used}
             self._added += 1
             if self._added > VALUES_MAX:
                 raise UsageError(f"{where}: more than {VALUES_MAX} hosts")
@@ -87,20 +105,24 @@ class _Inventory:
         return [name for name in self.groups() if name not in below]
 
 
-Beside = Callable[[str, str], str | None]
-"""Returns the text of one in `group_vars` or `host_vars` beside the inventory, by its name; None if none is there."""
+Beside = Callable[[str, str], Sequence[str]]
+"""Returns the texts of those in `group_vars` or `host_vars` beside the inventory, by the name of a group or host."""
 
 
 def ansible(
-    text: str, group: str | None, words: Sequence[str], beside: Beside = lambda _kind, _name: None
+    text: str, group: str | None, words: Sequence[str], beside: Beside = lambda _kind, _name: ()
 ) -> Layout:
     """Return the layout of an inventory, or of one group of it."""
     text = text.removeprefix("\ufeff")
+    if text.startswith(_ENCRYPTED):
+        raise UsageError("the inventory is encrypted", hint="`ansible-vault view FILE` shows it: import that")
     inventory = _of_yaml(text) if _is_yaml(text) else _of_ini(text)
     for name in ("all", *inventory.groups()):
-        inventory.vars[name] = {**inventory.vars.get(name, {}), **_read_beside(beside, "group_vars", name)}
+        inventory.set_vars(name, _read_beside(inventory, beside, "group_vars", name))
     own = {
-        host: _read_beside(beside, "host_vars", host) for hosts in inventory.hosts.values() for host in hosts
+        host: inventory.used(_read_beside(inventory, beside, "host_vars", host), host)
+        for hosts in inventory.hosts.values()
+        for host in hosts
     }
     for hosts in inventory.hosts.values():
         hosts.update({host: {**facts, **own[host]} for host, facts in hosts.items()})
@@ -113,13 +135,23 @@ def ansible(
     machines = [_machine(name, every[name]) for name in chosen]
     given = [(key, str(every[name][key])) for name in chosen for key in _OPTIONS if key in every[name]]
     left_out = dict.fromkeys(key for key, text in given if _JUMP.sub("", text).strip(" '\""))
-    remarks = [f"{key} is left out but for its bastion: write it into ~/.ssh/config" for key in left_out]
+    remarks = [
+        *inventory.remarks,
+        *(f"{key} is left out but for its bastion: write it into ~/.ssh/config" for key in left_out),
+    ]
     return one_task_each("an Ansible inventory", machines, words, remarks)
 
 
-def _read_beside(beside: Beside, kind: str, name: str) -> Facts:
-    text = beside(kind, name)
-    return yaml_mapping(text, f"{kind}/{name}") if text and text.strip(" -\n") else {}
+def _read_beside(inventory: _Inventory, beside: Beside, kind: str, name: str) -> Facts:
+    facts: Facts = {}
+    for text in beside(kind, name):
+        if text.startswith(_ENCRYPTED):
+            inventory.remarks[f"{kind}/{name} is left out: it is encrypted, which only Ansible can read"] = (
+                None
+            )
+        elif text.strip(" -\n"):
+            facts |= yaml_mapping(text, f"{kind}/{name}")
+    return facts
 
 
 def _machine(name: str, facts: Facts) -> Machine:
@@ -153,32 +185,41 @@ def _of_ini(text: str) -> _Inventory:
     """Return the inventory of `[group]`, `[group:vars]` and `[group:children]` sections."""
     inventory, section, kind = _Inventory(), "ungrouped", ""
     for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if (head := _SECTION.fullmatch(line)) is not None or (line[0] == "[" and line[-1] == "]"):
+            section, kind = (head[1], head[2] or "") if head is not None else ("", "?")
+            if kind not in ("", "vars", "children"):
+                raise UsageError(
+                    f"line {number} of the inventory: {line!r} is no [group], [group:vars] or [group:children]"
+                )
+            continue
+        if kind == "vars":  # Ansible takes a backslash, or a quotation mark within, as it is there
+            key, _, value = line.partition("=")
+            inventory.set_vars(section, {key.strip(): _unquoted(value.strip())})
+            continue
         try:
-            words = shlex.split(line, comments=True) if line.strip()[:1] not in ("#", ";") else []
+            words = shlex.split(line, comments=True)
         except ValueError as e:
             raise UsageError(f"line {number} of the inventory: {str(e).lower()}") from e
-        if not words:
-            continue
-        if words[0].startswith("["):
-            section, _, kind = line.partition("]")[0].strip().strip("[").partition(":")
-            if kind not in ("", "vars", "children") or "]" not in line:
-                raise UsageError(
-                    f"line {number} of the inventory: {line.strip()!r} is no [group], [group:vars] or [group:children]"
-                )
-        elif kind == "vars":
-            key, _, value = " ".join(words).partition("=")
-            inventory.set_vars(section, {key.strip(): value.strip()})
-        elif kind == "children":
+        if kind == "children":
             inventory.children.setdefault(section, []).append(words[0])
         else:
-            facts: Facts = {
-                key: value for key, given, value in (w.partition("=") for w in words[1:]) if given
-            }
-            has_port = words[0].count(":") == 1 and "[" not in words[0]
-            name, _, port = words[0].partition(":") if has_port else (words[0], "", "")
+            facts: Facts = {key: value for key, sign, value in (w.partition("=") for w in words[1:]) if sign}
+            given = _WITH_PORT.fullmatch(words[0])
+            name, port = (given[1], given[2]) if given is not None else (words[0], "")
             facts |= {"ansible_port": port} if port and "ansible_port" not in facts else {}
             inventory.add(section, name, facts, f"line {number} of the inventory")
     return inventory
+
+
+def _unquoted(value: str) -> str:
+    try:
+        inner = ast.literal_eval(value) if value[:1] in ("'", '"') else value
+    except (SyntaxError, ValueError):
+        return value
+    return inner if isinstance(inner, str) else value
 
 
 def _expanded(name: str, where: str) -> Iterator[str]:
@@ -187,6 +228,9 @@ def _expanded(name: str, where: str) -> Iterator[str]:
     >>> list(_expanded("gpu-[01:03].lab", "line 1")), list(_expanded("r[a:b]-[1:5:2]", "line 1"))
     (['gpu-01.lab', 'gpu-02.lab', 'gpu-03.lab'], ['ra-1', 'ra-3', 'ra-5', 'rb-1', 'rb-3', 'rb-5'])
     """
+    if name[:1] == "[" and name[-1:] == "]" and _is_ipv6(name[1:-1]):
+        yield name[1:-1]
+        return
     range_ = re.search(r"\[(\d{1,9}|[A-Za-z]):(\d{1,9}|[A-Za-z])(?::(\d{1,9}))?\]", name)
     if range_ is None and re.search(r"\[\d+:\d+", name) is None:
         yield name
@@ -199,6 +243,14 @@ def _expanded(name: str, where: str) -> Iterator[str]:
     for number in range(begin, end + 1, step):
         this = chr(number) if letters else f"{number:0{len(first)}}"
         yield from _expanded(name[: range_.start()] + this + name[range_.end() :], where)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _of_yaml(text: str) -> _Inventory:

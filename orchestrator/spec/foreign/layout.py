@@ -18,7 +18,15 @@ DEPTH_MAX = 64
 VALUES_MAX = 50_000
 HOSTS_MAX = 2_000
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _LOADER(_SAFE):  # type: ignore[misc]
+    """Takes the texts that Ansible marks, as they are: those that are no templates, and those that are encrypted."""
+
+
+for _tag in ("!unsafe", "!vault", "!vault-encrypted"):
+    _LOADER.add_constructor(_tag, _LOADER.construct_scalar)
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -38,6 +46,8 @@ class Machine:
     python: str | None = None
     identity_file: str | None = None
     proxy_jump: str | None = None
+    data_address: str | None = None
+    """Where its peers reach it, if that is another address than this machine's name for it."""
 
 
 @dataclass(frozen=True, slots=True)

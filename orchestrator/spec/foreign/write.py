@@ -61,6 +61,8 @@ def _host(machine: Machine) -> Iterator[str]:
         yield "transport: local"
     elif machine.address is not None:
         yield f"address: {_text(machine.address)}"
+    if machine.data_address is not None:
+        yield f"data_address: {_text(machine.data_address)}"
     if machine.gpus is not None:
         gpus = machine.gpus
         yield f"gpus: {gpus if isinstance(gpus, int) else '[' + ', '.join(map(str, gpus)) + ']'}"

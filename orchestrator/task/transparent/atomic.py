@@ -19,7 +19,6 @@ import weakref
 import zlib
 
 from orchestrator.task.transparent import step as steps
-from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ class Atomic:
         """The variable that counts the steps of a loop of the script's own; it must be counted within them."""
         self.refusal: str | None = "no step has been traced"
         """Why the steps are not atomic; None: they are."""
+        self._ends: list[Any] = []
+        """The operation that ends the step which is being traced."""
         self._begun: Any = None
         self._done: Any = None
         self._copies: dict[int, tuple[Any, Any]] = {}
@@ -65,22 +66,40 @@ class Atomic:
 
     def finish(self, outputs: Any, begin: int) -> Any:
         """Make the step atomic that was traced since `begin`. Return its outputs, which wait for its writes."""
+        import tensorflow as tf
+
         if self.refusal is not None and self._done is not None:
             return outputs  # another trace of the same step was refused
-        try:
-            return self._finish(outputs, _graph().get_operations()[begin:])
-        except NotAtomic as e:
-            self.refusal = str(e)
-        except Exception as e:  # another version of TensorFlow: the training is as it was
-            self.refusal = f"the step's graph is not understood ({type(e).__name__}: {str(e)[:200]})"
-        return outputs
 
-    def _finish(self, outputs: Any, operations: list[Any]) -> Any:
+        def finish(strategy: Any, begins: Any) -> None:
+            first = min(
+                strategy.experimental_local_results(begins)
+            )  # all replicas of a process share the graph
+            try:
+                self._ends.append(self._finish(_graph().get_operations()[first:]))
+            except NotAtomic as e:
+                self.refusal = str(e)
+            except Exception as e:  # another version of TensorFlow: the training is as it was
+                self.refusal = f"the step's graph is not understood ({type(e).__name__}: {str(e)[:200]})"
+
+        self._ends = []  # each replica does this before the first one goes on
+        tf.distribute.get_replica_context().merge_call(finish, args=(begin,))
+        if not self._ends:
+            return outputs
+        with tf.control_dependencies(self._ends):
+            return tf.nest.map_structure(
+                lambda each: tf.identity(each) if tf.is_tensor(each) else each, outputs
+            )
+
+    def _finish(self, operations: list[Any]) -> Any:
+        """Make atomic what all replicas of this process have made of the step. Return the operation that ends it."""
         import tensorflow as tf
 
         graph = _graph()
         outer = {inner.name: handle for handle, inner in getattr(graph, "captures", ())}
-        weights = [own(variable) for variable in getattr(self._model(), "trainable_variables", ())]
+        weights = [
+            each for weight in getattr(self._model(), "trainable_variables", ()) for each in _owned(weight)
+        ]
         of_weights = {id(variable.handle) for variable in weights}
         collectives, writes = [], []
         for place, op in enumerate(operations):
@@ -95,9 +114,6 @@ class Atomic:
                 "the step does not count itself: what is given as `step` is not changed within it"
             )
         self._written.update((id(outside), outside) for *_, to in writes for _, outside in to)
-        strategy = tf.distribute.get_strategy()
-        if strategy.num_replicas_in_sync > workers_of(strategy):
-            raise NotAtomic("a worker with several replicas has no atomic steps yet")
         last = max((at for at, _, to in writes if any(id(h) in of_weights for _, h in to)), default=None)
         waited = [(at, op) for at, op in collectives if last is not None and at < last]
         if not waited:
@@ -126,10 +142,7 @@ class Atomic:
         with tf.control_dependencies([*late, *copied]):
             done = self._done.assign_add(1, read_value=False)
         self.refusal = None
-        with tf.control_dependencies([done]):
-            return tf.nest.map_structure(
-                lambda each: tf.identity(each) if tf.is_tensor(each) else each, outputs
-            )
+        return done
 
     def _check(self, early: dict[str, tuple[Any, Any]], weights_bytes: int) -> None:
         if any(outside is None or not hasattr(outside, "numpy") for _, outside in early.values()):
@@ -218,10 +231,15 @@ def of_tensorflow(variable: Any) -> Any:
 
 
 def own(variable: Any) -> Any:
-    """Return this process's component of a variable: reading it needs no peer."""
+    """Return this process's component of a variable, that of its first replica: reading it needs no peer."""
+    return _owned(variable)[0]
+
+
+def _owned(variable: Any) -> Any:
+    """Return a variable's component for each replica of this process."""
     tf_variable = of_tensorflow(variable)
     values = getattr(tf_variable, "values", None)
-    return values[0] if isinstance(values, (tuple, list)) else tf_variable
+    return values if isinstance(values, (tuple, list)) else (tf_variable,)
 
 
 def _graph() -> Any:
@@ -306,7 +324,10 @@ def _plain_copy(outside: Any) -> Any:
     import tensorflow as tf
 
     with tf.init_scope():
-        return _plain(_read(outside), outside.device)
+        value = _read(outside)
+        if value.shape != tf.TensorShape(_shape_and_type(outside).shape):
+            raise NotAtomic("a variable that is written before the all-reduce is made within the step")
+        return _plain(value, outside.device)
 
 
 def _zero() -> Any:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import zlib
 
 from orchestrator.both import backup_file, durable
 from orchestrator.both.backup_file import ABOUT, CHECKSUMS, POSITION, RESCUED
 from orchestrator.both.newest import MARKER, InGeneration
+from orchestrator.both.within import Tree, as_path
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.task import fence, this_task
 from orchestrator.task.keras.optimizers import optimizers_of
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Restored
 
 NAME, STEPS = backup_file.NAME, backup_file.STEPS
+_FITS = "orch"
+"""The directory of all fits, in that of the generation."""
+
 _BUILDING = "saving_temp"
 """The directory of the temporary file. `checkpoints` ignores directories that end with `_temp`."""
 
@@ -98,7 +101,7 @@ class Mismatch(RuntimeError):
 
 def folder(checkpoint_dir: str, fit: int) -> str:
     """Return the directory for the backups of the fit with this number."""
-    return os.path.join(checkpoint_dir, "orch", f"fit-{fit:03d}")
+    return os.path.join(checkpoint_dir, _FITS, f"fit-{fit:03d}")
 
 
 def rescued(directory: str, task: str) -> str:
@@ -158,21 +161,37 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
     if any(name.startswith("model/") and _is_nan(value) for name, value in values.items()):
         _tell_not_saved(int(values[STEPS]))
         return
-    building = os.path.join(directory, _BUILDING)
-    os.makedirs(building, exist_ok=True)
-    path = os.path.join(building, NAME)
+    building = os.path.join(_BUILDING, NAME)
     arrays = {POSITION: np.frombuffer(position.as_json().encode(), dtype=np.uint8)}
-    try:
-        _fill(path, values | arrays, int(values[STEPS]))
-    except (OSError, RuntimeError):  # h5py raises either where the disk is full
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # else it takes the room that the next start needs
-        raise
-    os.replace(path, os.path.join(directory, NAME))
-    sync(directory)
-    for older in _rescues(directory):
-        if 0 < _steps(older) <= int(values[STEPS]):  # 0: it is being written, beside this save
-            shutil.rmtree(older, ignore_errors=True)
+    root = directory.rpartition(f"{os.sep}{_FITS}{os.sep}")[0]
+    with opened(root or directory, directory) as tree:
+        tree.make(_BUILDING)
+        tree.remove(building)
+        handle = tree.opened(building, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            _fill(as_path(handle), values | arrays, int(values[STEPS]))
+            os.fsync(handle)
+        except (OSError, RuntimeError):  # h5py raises either where the disk is full
+            tree.remove(building)  # else it takes the room that the next start needs
+            raise
+        finally:
+            os.close(handle)
+        tree.rename(building, NAME)
+        for older in _rescues(directory):
+            if 0 < _steps(older) <= int(values[STEPS]):  # 0: it is being written, beside this save
+                with contextlib.suppress(OSError):
+                    tree.remove(os.path.basename(older))
+
+
+def opened(root: str, directory: str) -> Tree:
+    """Open a directory at or below that of a generation, and make it where it is missing.
+
+    No link is followed below the directory that holds the generation's: others may be let write there.
+    """
+    directory = os.path.abspath(directory)
+    with Tree(os.path.dirname(os.path.abspath(root))) as tree:
+        tree.make(directory)
+        return tree.below(directory)
 
 
 def _is_nan(value: Any) -> bool:
@@ -211,16 +230,6 @@ def _fill(path: str, values: dict[str, Any], steps: int) -> None:
             file[name], sums[name] = array, zlib.crc32(np.ascontiguousarray(array).data)
         file[CHECKSUMS] = np.frombuffer(json.dumps(sums).encode(), dtype=np.uint8)
         file[ABOUT] = np.frombuffer(backup_file.about(sums, steps), dtype=np.uint8)
-    sync(path)
-
-
-def sync(path: str) -> None:
-    """Have what was written reach the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def newest(directory: str) -> str | None:
@@ -289,7 +298,7 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
 
 def positions(checkpoint_dir: str) -> dict[int, Position]:
     """Return the positions of all backups, by the number of their fit."""
-    root = os.path.join(checkpoint_dir, "orch")
+    root = os.path.join(checkpoint_dir, _FITS)
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     found = {}
     for name in names:

@@ -133,9 +133,7 @@ def _of_the_global_batch(gradient: Any, report: Reporter, script: str, folder: s
         if not _are_weights(sources):
             return gradients
         gradients = _added_up(step, gradients)
-        if step.recorded is None:
-            names = [getattr(source, "path", source.name) for source in tf.nest.flatten(sources)]
-            step.recorded = list(zip(names, tf.nest.flatten(gradients), strict=True))
+        step.recorded += zip(_names(sources), tf.nest.flatten(gradients), strict=True)
         return gradients
 
     return of_the_global_batch
@@ -172,6 +170,12 @@ def _are_weights(sources: Any) -> bool:
     return bool(flat) and not any(tf.is_symbolic_tensor(source) for source in flat)
 
 
+def _names(weights: Any) -> list[str]:
+    import tensorflow as tf
+
+    return [getattr(weight, "path", weight.name) for weight in tf.nest.flatten(weights)]
+
+
 def _added_up(step: Step, gradients: Any) -> Any:
     """Return the gradients added up over all replicas."""
     import tensorflow as tf
@@ -205,23 +209,21 @@ def _already_reduced(reduce: Any, report: Reporter, script: str, folder: str) ->
         if step is None:
             return list(pairs) if steps.within_any() else reduce(*args)
         pairs = list(pairs)
-        own = [
-            place
-            for place, (gradient, _) in enumerate(pairs)
-            if gradient is not None
-            and step.kinds.kind_of(getattr(gradient, "values", gradient)).name not in ("same", "count")
-        ]
-        if not own:
-            return pairs
-        for place in own:
-            gradient, variable = pairs[place]
+        for place, (gradient, variable) in enumerate(pairs):
             try:
-                pairs[place] = (step.total_of(gradient), variable)
+                if _is_by_hand(step, gradient):
+                    pairs[place] = (step.total_of(gradient), variable)
             except (NotOfTheBatch, TypeError, ValueError) as e:  # the last two: not a dense tensor
                 raise report.unsupported(_refusal(e, script, folder)) from None
         return pairs
 
     return all_reduce
+
+
+def _is_by_hand(step: Step, gradient: Any) -> bool:
+    """Return whether a gradient is that of this replica's part: no tape has computed it."""
+    values = getattr(gradient, "values", gradient)
+    return values is not None and step.kinds.kind_of(values).name not in ("same", "count")
 
 
 def _own_loop(script: str, folder: str) -> str:
@@ -248,6 +250,12 @@ def _refusing(apply: Any, report: Reporter, script: str, folder: str) -> Any:
         import tensorflow as tf
 
         if (step := steps.current()) is not None and step.is_proof:
+            weights = (
+                args[1] if len(args) > 1 else kwargs.get("trainable_variables") or self._trainable_variables
+            )
+            for name, gradient in zip(_names(weights), args[0] if args else kwargs["grads"], strict=False):
+                if _is_by_hand(step, gradient):
+                    step.recorded.append((name, step.total_of(gradient)))
             return None
         if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
             raise report.unsupported(_own_loop(script, folder))

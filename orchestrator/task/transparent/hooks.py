@@ -7,11 +7,13 @@ them fails, those before it are done, and after a restart the others follow; non
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import zlib
 
 from orchestrator.both import durable
-from orchestrator.task.transparent.atomic import own
+from orchestrator.task.transparent.atomic import of_tensorflow, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,14 +133,19 @@ class Hooks:
             ]
         return {name: own(variable).numpy() for name, variable in self._rates}
 
-    def digests(self) -> dict[str, int]:
-        """Return a CRC-32 of each part of what goes on from a backup, as this process's replica has it."""
+    def digests(self, *, in_training: bool = False) -> dict[str, int]:
+        """Return a CRC-32 of each part of what goes on from a backup, as this process's replica has it.
+
+        `in_training` leaves out what each replica has of its own, as the moving averages of BatchNormalization.
+        """
         import numpy as np
 
         rates = self._rates_now()
         parts: dict[str, int] = {}
         for group, variables in self._groups().items():
             for place, variable in enumerate(variables):
+                if in_training and _is_own(variable):
+                    continue
                 name = f"{group}/{place:05d}"
                 part = "the learning rate" if name in rates else _PARTS.get(group, "the optimizer")
                 value = np.ravel(own(variable).numpy())
@@ -147,15 +154,54 @@ class Hooks:
         return parts
 
 
-def said_apart(names: list[str], rows: list[list[float]], parts: list[str], step: int) -> str:
-    """Say which workers would go on from something else than the first one; empty if none would."""
+class Comparison:
+    """At which epochs the workers compare what they hold: as often as takes a thousandth of the time, at most."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._at = self._took_s = 0.0
+        self._next = 0
+
+    def is_due(self, epoch: int, now: float) -> bool:
+        """Return whether to compare now, which follows from the epoch alone, once the first one has begun."""
+        if self._epoch is None:
+            self._epoch, self._at, self._next = epoch, now, epoch + 1
+            return False
+        return epoch >= self._next
+
+    def numbers(self, epoch: int, now: float) -> list[float]:
+        """Return how long the last comparison took here, and how long an epoch takes, to be told to all workers."""
+        return [self._took_s, (now - self._at) / max(1, epoch - (self._epoch or 0))]
+
+    def done(self, epoch: int, began_at: float, now: float, rows: list[list[float]]) -> None:
+        """Choose the next epoch from the `numbers` of all workers; without any, none.
+
+        The worker that came last has not waited in the last comparison, so its time counts.
+        """
+        if not rows:
+            self._next = sys.maxsize
+            return
+        took_s, epoch_s = (min(row[place] for row in rows) for place in (-2, -1))
+        self._next = epoch + max(1, math.ceil(took_s / max(1e-6, epoch_s * SHARE_MAX)))
+        self._epoch, self._at, self._took_s = epoch, now, now - began_at
+
+
+SHARE_MAX = 0.001
+"""The share of the time that comparing may take."""
+
+
+def _is_own(variable: Any) -> bool:
+    return getattr(getattr(of_tensorflow(variable), "synchronization", None), "name", "") == "ON_READ"
+
+
+def said_apart(names: list[str], rows: list[list[float]], parts: list[str]) -> str:
+    """Say which workers have something else than the first one; empty if none has."""
     apart = []
     for name, row in zip(names, rows, strict=True):
-        pairs = zip(parts, row, rows[0], strict=True)
+        pairs = zip(parts, row, rows[0], strict=False)  # rows may have more
         if differing := [part for part, mine, first in pairs if mine != first]:
             apart.append(f"{name} differs from {names[0]} in {', '.join(differing)}")
-    why = "they would not train the same model, so no step is made"
-    return f"after restoring step {step} {' and '.join(apart)}: {why}" if apart else ""
+    return " and ".join(apart)
 
 
 def marker(base: Any, saver: Any, name: str) -> Any:

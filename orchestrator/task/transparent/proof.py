@@ -1,9 +1,9 @@
 """Proves in the first step of a fit that the replicas train what one process would, by a measurement.
 
-The gradient of the batch is computed twice: as the replicas share it, and as one process computes it, from all
-examples at once. On GPUs only so many examples are taken that all of them are as many as a replica's part of the batch,
-and need no more memory. Nothing is changed by that. The step follows, and the comparison comes with its figures. If the
-gradients differ, the run ends before its second step.
+Each gradient of the batch is computed twice: as the replicas share it, and as one process computes it, from all
+examples at once. Where that is long or needs much memory, fewer examples are taken. It changes no variable, draws no
+noise, and computes in 32 bits. The step follows, and the comparison comes with its figures. If the gradients differ,
+the run ends before its second step.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ if TYPE_CHECKING:
     from orchestrator.task.transparent.reporter import Reporter
 
 TOLERANCE = 1e-3
-TOLERANCE_OF_HALVES = 5e-2
-"""For sums of 16-bit numbers, and for GPUs, which round the numbers that they multiply."""
 _LEAST = 1e-3
 """A weight's gradient is taken to be as long as this share of that of all weights, if it is shorter."""
+_EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""By how much the numbers of a script that computes in 16 bits by itself are rounded."""
+TOLERANCE_OF_GPUS = 5e-2
+"""They round the numbers that they multiply."""
+_FEW = 12
+"""The least examples of a replica that are taken. More are a multiple of it: a step may divide them into parts."""
+_FEW_REPLICAS = 4
+"""How many replicas' parts of the batch one process computes with at once, where there is memory for them."""
+_UNKNOWN = 64
+"""How large a dimension is taken to be that is not known when memory is reckoned."""
 
 
 class _Alone:
@@ -58,7 +66,7 @@ class Proof:
         self.names: list[str] = []
         """Of the weights whose gradients are compared."""
         self._left_out: set[str] = set()
-        self._tolerance = TOLERANCE
+        self._tolerance, self._least = TOLERANCE, _LEAST
 
     def compared(
         self, make: Callable[..., steps.Step], kinds: Kinds, function: Callable[[Any], Any], data: Any
@@ -69,12 +77,16 @@ class Proof:
         if any(isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in tf.nest.flatten(data)):
             self._left_out.add("a batch with ragged or sparse tensors")
             return None
-        if tf.config.list_logical_devices("GPU"):
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            data = tf.nest.map_structure(functools.partial(_first_rows, replicas), data)
+        replicas, graph = tf.distribute.get_strategy().num_replicas_in_sync, tf.compat.v1.get_default_graph()
+        on_gpus, before = bool(tf.config.list_logical_devices("GPU")), len(graph.get_operations())
+        with steps.outside(None):
+            most = tf.Variable(2**30, trainable=False)
+        is_part = on_gpus or replicas > _FEW_REPLICAS
+        data = tf.nest.map_structure(functools.partial(_first_rows, replicas if is_part else 1, most), data)
         shared = make(kinds, data=data, is_proof=True)
         try:
             together = self._gradients(shared, function)
+            new = graph.get_operations()[before:]
             whole = tf.nest.map_structure(
                 lambda leaf: (
                     shared.gathered(leaf) if isinstance(leaf, tf.Tensor) and leaf.shape.rank else leaf
@@ -90,14 +102,24 @@ class Proof:
             self._left_out.add(f"{type(e).__name__}: {e!s:.200}")
             return None
         self._left_out = shared.left_out | alone.left_out
+        if not on_gpus:
+            affordable = _free_bytes() // 2 // (replicas * bytes_per_example(new))
+            if affordable < _FEW:
+                self._left_out.add(TOO_LARGE)
+            with tf.init_scope():
+                most.assign(max(1, min(2**30, affordable)))
         self.names = [name for name, _ in together]
-        if not together or len(together) != len(by_itself):
-            self._left_out.add("steps whose gradients are of no tape")
+        if not together or self.names != [name for name, _ in by_itself]:
+            self._left_out.add("steps that use no gradient")
             return None
-        if tf.config.list_logical_devices("GPU") or any(g.dtype.size < 4 for _, g in (*together, *by_itself)):
-            self._tolerance = TOLERANCE_OF_HALVES
+        names = {tensor.dtype.name for op in new for tensor in op.outputs}
+        epsilon = max((_EPSILONS[name] for name in names & {*_EPSILONS}), default=0.0)
+        if epsilon:
+            self._tolerance, self._least = max(TOLERANCE, 8 * epsilon), 1.0
+        elif on_gpus:
+            self._tolerance = TOLERANCE_OF_GPUS
         norms = tf.stack([_norm(gradient, tf) for _, gradient in by_itself])
-        least = _LEAST * tf.norm(norms) + 1e-12
+        least = self._least * tf.norm(norms) + 1e-12
         differing = [
             _norm(a - tf.cast(b, a.dtype), tf) for (_, a), (_, b) in zip(together, by_itself, strict=True)
         ]
@@ -109,13 +131,13 @@ class Proof:
         with steps.entered(step):
             function(step.data)
             step.at_end.clear()
-        found = [(name, tf.convert_to_tensor(each)) for name, each in step.recorded or () if each is not None]
+        found = [(name, tf.convert_to_tensor(each)) for name, each in step.recorded if each is not None]
         return [(name, tf.cast(each, tf.float32) if each.dtype.size < 4 else each) for name, each in found]
 
     def judge(self, figures: Any) -> None:
         """Say what was found, or end the run."""
         left_out = f"; not compared: {', '.join(sorted(self._left_out))}" if self._left_out else ""
-        if figures is None or steps.NOISE in self._left_out:
+        if figures is None or self._left_out & {steps.NOISE, TOO_LARGE}:
             self._report(
                 "proof", f"the gradient of the first step is not proved to be that of one process{left_out}"
             )
@@ -141,14 +163,39 @@ class Proof:
         )
 
 
-def _first_rows(replicas: int, leaf: Any) -> Any:
-    """Return so many examples of a replica that those of all are its part of the batch, and a multiple of 12."""
+TOO_LARGE = "a step that is too large for the memory that is free"
+
+
+def _first_rows(parts: int, most: Any, leaf: Any) -> Any:
+    """Return at most so many examples of a replica, and about one of so many parts of them."""
     import tensorflow as tf
 
     if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
         return leaf
-    rows = -(-tf.shape(leaf)[0] // replicas)
-    return tf.ensure_shape(leaf[: tf.where(rows < 12, rows, rows - rows % 12)], [None, *leaf.shape[1:]])
+    rows, whole = tf.shape(leaf)[0], tf.constant(_FEW)
+    wanted = rows if parts == 1 else tf.maximum(whole, -(-rows // parts // whole) * whole)
+    afforded = tf.where(most < whole, most, most - most % whole)
+    return tf.ensure_shape(leaf[: tf.where(wanted <= most, wanted, afforded)], [None, *leaf.shape[1:]])
+
+
+def bytes_per_example(operations: list[Any]) -> int:
+    """Return at most how many bytes the results of all operations have for each example, as if none were freed."""
+    count = 1
+    for tensor in (tensor for op in operations for tensor in op.outputs):
+        sizes = list(tensor.shape) if tensor.shape.rank else []
+        if None in sizes:
+            sizes[sizes.index(None)] = 1
+            count += tensor.dtype.size * math.prod(_UNKNOWN if size is None else size for size in sizes)
+    return count
+
+
+def _free_bytes() -> int:
+    """Return how much memory can be allocated, as the kernel reckons it."""
+    try:
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 1 << 62  # no Linux
 
 
 def _size(number: float) -> float:
@@ -186,22 +233,55 @@ def of_first_steps(
 
 
 def install() -> None:
-    """Have what is computed for a proof change no variable, and draw no mask of a dropout."""
+    """Have what is computed for a proof change nothing, draw no mask of a dropout, and compute in 32 bits."""
     from tensorflow.python.distribute import values
-    from tensorflow.python.ops import resource_variable_ops
+    from tensorflow.python.framework import func_graph
 
-    owners = (
-        values.DistributedVariable,
-        values.MirroredVariable,
-        values.SyncOnReadVariable,
-        resource_variable_ops.BaseResourceVariable,
-    )
-    for owner in owners:
-        for name in ("assign", "assign_add", "assign_sub"):
-            if name in vars(owner):
+    for owner in (values.DistributedVariable, values.MirroredVariable, values.SyncOnReadVariable):
+        for name in vars(owner):  # they ask the other replicas first
+            if name.startswith(("assign", "scatter_")):
                 setattr(owner, name, _unless_proving(vars(owner)[name], lambda variable: variable))
-    random = sys.modules["keras.src.backend.tensorflow.random"]
-    random.dropout = _unless_proving(random.dropout, lambda inputs: inputs, "Dropout")  # type: ignore[attr-defined]
+    graphs: Any = func_graph.FuncGraph
+    graphs._create_op_internal = _without_updates(graphs._create_op_internal)
+    random: Any = sys.modules["keras.src.backend.tensorflow.random"]
+    random.dropout = _unless_proving(random.dropout, lambda inputs: inputs, "Dropout")
+    policy: Any = sys.modules["keras.src.dtype_policies.dtype_policy"].DTypePolicy
+    policy.compute_dtype = property(
+        _unless_proving(policy.compute_dtype.fget, lambda policy: policy.variable_dtype)
+    )
+
+
+def _without_updates(create: Any) -> Any:
+    """Make no operation that changes a variable, a table or a file while a proof is traced, in a branch or loop too."""
+
+    updates, draws = kinds_of_operations()
+
+    @functools.wraps(create)
+    def create_unless_proving(graph: Any, kind: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        step = steps.current()
+        if step is None or not step.is_proof:
+            return create(graph, kind, inputs, *args, **kwargs)
+        if updates(kind):
+            return create(graph, "NoOp", [], [])
+        if draws(kind):
+            step.left_out.add(steps.NOISE)
+        if kind == "RngReadAndSkip":  # what it returns is noise, and what it skips would be an update
+            inputs = [*inputs[:2], tf.zeros_like(inputs[2])]
+        return create(graph, kind, inputs, *args, **kwargs)
+
+    return create_unless_proving
+
+
+def kinds_of_operations() -> tuple[Callable[[str], Any], Callable[[str], Any]]:
+    """Return what tells of a kind of operation whether it updates something, and whether it draws."""
+    import re
+
+    updates = "Assign|LookupTable(Import|Insert|Remove)|PrintV2|QueueEnqueue|RngSkip|Write"
+    of_variables = "Resource(Apply|Scatter|SparseApply|StridedSliceAssign)"
+    draws = "(Stateless|Stateful)?(Multinomial|Parameterized|Random|Sample|Shuffle|Standard|Truncated|Uniform)|RngRead"
+    return re.compile(f"{updates}|{of_variables}").match, re.compile(draws).match
 
 
 def _unless_proving(function: Any, instead: Callable[[Any], Any], left_out: str = "") -> Any:

@@ -24,6 +24,7 @@ import weakref
 
 from orchestrator.both import backup_file
 from orchestrator.both.backup_file import RESCUED
+from orchestrator.both.within import as_path
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
@@ -106,13 +107,10 @@ class Rescue:
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
         atomic = self._atomics[model] = Atomic(model)
-        if strategy.num_replicas_in_sync > workers_of(strategy):
-            atomic.refusal = "a worker with several replicas has no atomic steps yet"
-        elif model.jit_compile or _several_steps(model):
+        if model.jit_compile or _several_steps(model):
             atomic.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
-        else:
-            return atomic
-        return None
+            return None
+        return atomic
 
     def watch(self, strategy: Any, model: Any) -> None:
         """Make a model's training steps atomic the next time that its Keras builds them."""
@@ -301,24 +299,24 @@ class Rescue:
                 if _counts(variable) == 1:  # else it is the sum of a figure
                     atomic.check_written(variable, atomic.value(variable))
             name = f"{RESCUED}{self._task.replace(':', '-')}-{step}"
-            folder = os.path.join(root, inner)
-            building = os.path.join(folder, f"{name}.tmp")
-            os.makedirs(building, exist_ok=True)
-            with _read_alone():
-                manager.checkpoint.write(os.path.join(building, name))
-            files = [each for each in os.listdir(building) if ".data-" in each]
-            shards = {each[len(name) :]: os.stat(os.path.join(building, each)).st_size for each in files}
-            with open(os.path.join(building, f"{name}.index"), "rb") as index:
-                about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
-            with open(os.path.join(building, name + backup_file.BESIDE), "wb") as beside:
-                beside.write(about)
-            atomic.check_put_back()
-            # In this order all else is in place before the index, which makes it a checkpoint.
-            for each in sorted(os.listdir(building)):
-                backup.sync(os.path.join(building, each))
-                os.replace(os.path.join(building, each), os.path.join(folder, each))
-            os.rmdir(building)
-            backup.sync(folder)
+            place = os.path.normpath(os.path.join(root, inner))
+            with backup.opened(root, place) as folder, folder.private(f"{name}.tmp") as building:
+                with _read_alone():
+                    manager.checkpoint.write(os.path.join(as_path(building.descriptor), name))
+                shards = {
+                    each[len(name) :]: building.stat(each).st_size
+                    for each in building.names()
+                    if ".data-" in each
+                }
+                with building.reading(f"{name}.index") as index:
+                    about = backup_file.about(backup_file.sums_of_prefix(index, shards), step)
+                building.create(name + backup_file.BESIDE, about, mode=0o666)
+                atomic.check_put_back()
+                building.sync()
+                # In this order all else is in place before the index, which makes it a checkpoint.
+                for each in sorted(building.names()):
+                    folder.rename(f"{name}.tmp/{each}", each)
+                folder.remove(f"{name}.tmp")
 
         return step, write
 

@@ -15,7 +15,15 @@ import zlib
 
 from orchestrator.task import this_task
 from orchestrator.task.transparent import backup, chance
-from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, marker, said_apart, trim
+from orchestrator.task.transparent.hooks import (
+    EPOCH_END,
+    STEP_END,
+    Comparison,
+    Hooks,
+    marker,
+    said_apart,
+    trim,
+)
 from orchestrator.task.transparent.identity import MODEL, differences, identity
 from orchestrator.task.transparent.remembered import GROUP, Memory, named
 from orchestrator.task.transparent.replay import is_traceable
@@ -72,6 +80,7 @@ class Saver:
         """The script's own callbacks, with History."""
         self._memory = Memory([], setting.library, setting.report)
         self.hooks = Hooks(self._memory, dict)
+        self._comparison = Comparison()
         self._differ = False
         """Whether the workers have different callbacks."""
         self._unfinished: dict[str, Any] | None = None
@@ -299,6 +308,7 @@ class Saver:
             self._begin_again(model, restored)
         if restored is not None and self._course.when_traced is None:
             self._check_alike(model)
+        self._compare(model, epoch)
         self.hooks.is_done()
         self._mark(model, epoch, self._counted, begun=True)
 
@@ -320,14 +330,29 @@ class Saver:
 
     def _check_alike(self, model: Any) -> None:
         """Raise Apart, in all workers, unless each would go on from the same state. All must call this."""
+        said, _ = self._apart(model)
+        if said:
+            why = "they would not train the same model, so no step is made"
+            raise Apart(f"after restoring step {self._setting.steps} {said}: {why}")
+
+    def _apart(self, model: Any, more: list[float] | None = None) -> tuple[str, list[list[float]]]:
+        """Return in what the workers differ, and `more` of each of them; with it, while they train."""
         strategy = self._setting.strategy
         if getattr(model, "distribute_strategy", None) is not strategy or workers_of(strategy) == 1:
-            return
-        parts = self.hooks.digests()
-        names, numbers = names_of_workers(strategy), [float(each) for each in parts.values()]
-        rows = rows_of_workers(strategy, numbers)
-        if said := said_apart(names, rows, list(parts), self._setting.steps):
-            raise Apart(said)
+            return "", []
+        parts = self.hooks.digests(in_training=more is not None)
+        rows = rows_of_workers(strategy, [*map(float, parts.values()), *(more or [])])
+        return said_apart(names_of_workers(strategy), rows, list(parts)), rows
+
+    def _compare(self, model: Any, epoch: int) -> None:
+        """Say where the workers have come apart in training, at some epochs. All must call this."""
+        began_at = time.monotonic()
+        if self._comparison.is_due(epoch, began_at):
+            said, rows = self._apart(model, self._comparison.numbers(epoch, began_at))
+            self._comparison.done(epoch, began_at, time.monotonic(), [] if said else rows)
+            if said:
+                what = f"at step {self._setting.steps} {said}: they do not train the same model any more"
+                self._setting.report("apart", what)
 
     def _end_epoch(self, model: Any, epoch: int) -> None:
         # Where the fit is to stop, no epoch follows, also after a restart.

@@ -74,8 +74,8 @@ class Step:
         """Whether it is computed for a proof only, and changes no variable; with a context, by each replica alone."""
         self.left_out: set[str] = set()
         """What of the step is not compared in a proof."""
-        self.recorded: list[tuple[str, Any]] | None = None
-        """The first gradients with respect to weights, by their names."""
+        self.recorded: list[tuple[str, Any]] = []
+        """The gradients with respect to weights that a proof compares, by their names."""
         self.data = tf.nest.map_structure(self._without_size, data)
         first = next((leaf for leaf in tf.nest.flatten(self.data) if _rows(leaf, tf) is not None), None)
         self.may_be_empty = not any(_known_rows(leaf) for leaf in tf.nest.flatten(data))

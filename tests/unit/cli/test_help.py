@@ -54,6 +54,8 @@ def parse(argv: list[str]) -> tuple[str, ...]:
     context = cli.make_context("orch", list(argv))
     words: list[str] = []
     while isinstance(context.command, click.Group):
+        if context.command.invoke_without_command and not [*context._protected_args, *context.args]:
+            break
         name, command, rest = context.command.resolve_command(
             context, [*context._protected_args, *context.args]
         )

@@ -28,3 +28,18 @@ def test_what_makes_no_spec_is_refused_and_nothing_is_written(orch: Desk, tmp_pa
     assert orch("import", "ansible", "--output", str(file), str(tmp_path / "none.ini")) == 2
     assert "cannot read" in orch.said
     assert not file.exists()
+
+
+def test_variables_beside_an_inventory_may_lie_in_a_directory(orch: Desk, tmp_path: Path) -> None:
+    (tmp_path / "group_vars" / "all").mkdir(parents=True)
+    (tmp_path / "hosts").write_text("[gpus]\ngpu-a\n")
+    for name, text in (
+        ("a.yml", "ansible_user: ml\n"),
+        ("b.yaml", "ansible_port: 23\n"),
+        (".swp", "\0"),
+        ("x.md", ":"),
+    ):
+        (tmp_path / "group_vars" / "all" / name).write_text(text)
+    assert orch("import", "ansible", str(tmp_path / "hosts")) == 0
+    assert "user: ml" in orch.put_out
+    assert "port: 23" in orch.put_out

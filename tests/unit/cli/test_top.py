@@ -263,6 +263,61 @@ def test_it_needs_a_terminal_and_a_run_that_is(orch: Desk, api_run: FakeApi) -> 
         Feed(orch, "nosuch").read(None, "")
 
 
+def tasks_of(app: Top) -> list[str]:
+    table: DataTable[Text] = app.query_one(DataTable)
+    return [str(key.value) for key in table.rows]
+
+
+def test_of_many_tasks_those_in_trouble_stand_first_and_others_are_found(
+    orch: Desk, api_run: FakeApi
+) -> None:
+    tasks = [
+        task_document(0, task=f"worker:{i}", host=f"gpu-{i // 8}", steps_per_s=3.0 + i, global_step=100 - i)
+        for i in range(64)
+    ]
+    tasks[40] |= {"phase": "LOST", "steps_per_s": None}
+    tasks[50] |= {"phase": "EXITED", "cause": "oom"}
+    tasks[51] |= {"phase": "EXITED", "cause": "finished"}
+    api_run.runs[0].update(tasks=tasks)
+
+    async def do(app: Top, pilot: Pilot[None]) -> None:
+        table: DataTable[Text] = app.query_one(DataTable)
+        assert tasks_of(app)[:4] == ["worker:40", "worker:50", "worker:0", "worker:1"]
+        assert table.size.height >= 4, "they are seen without scrolling on a terminal of 80 × 24"
+        await pilot.press("down")
+        await looked(app, pilot)
+        assert app.screen_stack[0].query_one("#log", RichLog).border_title == "log worker:50"
+        await pilot.press("o")
+        assert tasks_of(app)[:2] == ["worker:63", "worker:62"], "the smallest step first"
+        assert table.border_title == "tasks by STEP"
+        await looked(app, pilot)
+        assert app.screen_stack[0].query_one("#log", RichLog).border_title == "log worker:50", (
+            "it stays chosen"
+        )
+        assert table.cursor_row == tasks_of(app).index("worker:50")
+        for _ in range(10):
+            if table.border_title == "tasks by STEPS/S":
+                break
+            await pilot.press("o")
+        assert (tasks_of(app)[0], tasks_of(app)[-1]) == ("worker:0", "worker:40"), (
+            "what is not known comes last"
+        )
+        await pilot.press("f", *"gpu-6", "enter")
+        await looked(app, pilot)
+        assert tasks_of(app) == [f"worker:{i}" for i in range(48, 56)]
+        assert str(table.border_title).endswith("with 'gpu-6': 8 of 64")
+        await pilot.press("f", *["backspace"] * 5, *"nothing", "enter")
+        await looked(app, pilot)
+        assert tasks_of(app) == []
+        await pilot.press("f", *["backspace"] * 7, "enter")
+        await looked(app, pilot)
+        while table.border_title != "tasks ":
+            await pilot.press("o")
+        assert tasks_of(app)[0] == "worker:40"
+
+    play(orch, do, size=(80, 24))
+
+
 @pytest.mark.parametrize("width", [20, 40, 60])
 def test_columns_are_left_out_until_the_table_fits(width: int) -> None:
     gpu: dict[str, Any] = {

@@ -295,6 +295,7 @@ def test_a_tpu_is_named_and_waited_for_no_longer_than_a_start() -> None:
     assert environment(plan, "x-1", 1, W0, 0, None)["TPU_NAME"] == "v4-8"
     assert json.loads(runtime_options(plan)) == {
         "strategy": "tpu",
+        "frameworks": ["tensorflow", "keras", "tf_keras"],
         "packages": ["tensorflow", "keras", "tf_keras", "numpy"],
         "module": "tpu",
         "tpu": "v4-8",

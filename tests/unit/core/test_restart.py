@@ -156,6 +156,23 @@ def test_what_was_handed_over_is_passed_over_once() -> None:
     assert (beyond.budget.passed_over, beyond.budget.handed_over) == (None, 80)
 
 
+@pytest.mark.parametrize("failure", ["E: y", None])
+def test_what_was_saved_after_going_back_counts_below_the_step_that_was_handed_over(
+    failure: str | None,
+) -> None:
+    """It is of a later generation. Else the next start would go back before step 40 once more."""
+    tried = replace(HANDED, passed_over=40, handed_over=None)
+    saved = restart.Gained(None, None, saved=True)
+    decided = verdict(tried, verified=30, failure=failure, at=33, gained=saved)
+    assert isinstance(decided, restart.Restart)
+    assert decided.budget.passed_over is None
+    unsaved = verdict(tried, verified=30, failure=failure, at=33)
+    assert isinstance(unsaved, restart.Restart)
+    assert unsaved.budget.passed_over == 40
+    again = verdict(tried, verified=30, failure="E: x", at=40, gained=saved)
+    assert isinstance(again, restart.GiveUp), "the same failure again: it went back once"
+
+
 def test_the_same_failure_for_ever_ends_the_run_although_each_generation_hands_over_more() -> None:
     budget, step = HANDED, 40
     for _ in range(3 * POLICY.without_progress_max):

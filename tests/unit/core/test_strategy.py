@@ -39,6 +39,7 @@ RING = Strategy(
     env=MappingProxyType({"RING_SPEED": "1"}),
     needs=MappingProxyType({"keras": "the version of Keras"}),
     kerases=(3,),
+    frameworks=("jax",),
     packages=("jax", "jaxlib"),
 )
 
@@ -74,6 +75,7 @@ def test_a_strategy_that_is_only_a_row_is_planned_launched_and_runs_to_its_end(t
     assert launch.environment(plan, "round-1", 1, first, 0, None)["RING_SPEED"] == "1"
     assert json.loads(launch.runtime_options(plan)) == {
         "strategy": "ring",
+        "frameworks": ["jax"],
         "packages": ["jax", "jaxlib"],
         "module": "ring",
         "keras": 3,
@@ -114,6 +116,7 @@ def test_parameter_servers_are_told_what_their_row_says() -> None:
     row = STRATEGIES["parameter_server"]
     assert launch.strategy_options(row) == {
         "strategy": "parameter_server",
+        "frameworks": ["tensorflow", "keras", "tf_keras"],
         "packages": ["tensorflow", "keras", "tf_keras", "numpy"],
         "module": "server",
         "tf_class": "ParameterServerStrategy",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import io
 import marshal
 import os
@@ -25,6 +24,7 @@ from orchestrator.head.code import bundle, installer
 from orchestrator.head.code.compiled import _code, compiled_for
 from orchestrator.head.links import bootstrap
 from orchestrator.head.reach.local import LocalChannel
+from tests.pythons import python as python_of
 
 Open = Callable[..., LocalChannel]
 
@@ -256,12 +256,10 @@ def test_a_program_that_is_no_python(login: Open, tmp_path: Path, python: str) -
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.9"])
 def test_a_python_that_is_too_old(login: Open, tmp_path: Path, version: str) -> None:
-    found = glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python")) or [
-        shutil.which(f"python{version}") or ""
-    ]
-    if not found[0]:
+    found = python_of(version)
+    if found is None:
         pytest.skip(f"no Python {version} on this machine")
-    error = refusal(login(HOME=str(tmp_path)), found[0])
+    error = refusal(login(HOME=str(tmp_path)), found)
     assert error.code == "python-too-old"
     assert "at least 3.10" in str(error)
     assert f"is Python {version if version != '2.7' else 'of before 3.4'}" in str(error)

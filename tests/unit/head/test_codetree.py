@@ -517,9 +517,9 @@ def test_a_blob_that_a_power_cut_damaged_is_asked_for_again(tmp_path: Path, left
 def test_files_that_a_power_cut_left_empty_are_filled_and_what_a_script_did_stays(tmp_path: Path) -> None:
     content = {"train.py": b"print(1)", "lib/a.py": b"a = 1", "__init__.py": b"", "log": b"0", "old": b"o"}
     tree = Path(push(tmp_path, "r", content))
-    (tree / "train.py").write_bytes(b"")
-    (tree / "lib" / "a.py").write_bytes(b"")
-    (tree / "log").write_bytes(b"0 1 2")
+    for name, left in (("train.py", b""), ("lib/a.py", b""), ("log", b"0 1 2")):
+        (tree / name).unlink()  # as where it was copied
+        (tree / name).write_bytes(left)
     (tree / "old").unlink()
     (tmp_path / "blobs" / sha(b"a = 1")).write_bytes(b"\0" * 5)
     assert codestore.repair(str(tmp_path), str(tree)) == [sha(b"a = 1")]
@@ -530,6 +530,23 @@ def test_files_that_a_power_cut_left_empty_are_filled_and_what_a_script_did_stay
     assert (tree / "log").read_bytes() == b"0 1 2"
     assert not (tree / "old").exists()
     assert sorted(path.name for path in tree.iterdir()) == ["__init__.py", "lib", "log", "train.py"]
+
+
+def test_a_tree_takes_no_room_beside_its_blobs(tmp_path: Path) -> None:
+    tree = Path(push(tmp_path, "r", {"a.bin": b"data" * 1000, "lib/again.bin": b"data" * 1000}))
+    blob = tmp_path / "blobs" / sha(b"data" * 1000)
+    assert {path.stat().st_ino for path in tree.rglob("*.bin")} == {blob.stat().st_ino}
+    work = Path(workdir.prepare(str(tmp_path), "r", "worker:0", str(tree)))
+    (work / "a.bin").write_bytes(b"changed by the script")
+    assert blob.read_bytes() == b"data" * 1000, "a script changes a copy of its own"
+    second = codestore.check([["run.sh", sha(b"data" * 1000), 0o755, 4000]])
+    assert codestore.build(str(tmp_path), "r", second) == []
+    other = Path(codestore.tree_dir(str(tmp_path), "r", digest_of(second)), "run.sh")
+    assert (other.stat().st_mode & 0o111, blob.stat().st_mode & 0o111) == (0o111, 0), (
+        "permissions are of each tree"
+    )
+    codestore.forget(str(tmp_path), "r")
+    assert blob.exists()
 
 
 @pytest.mark.fault(68)

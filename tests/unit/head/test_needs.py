@@ -68,3 +68,30 @@ def test_a_script_is_sent_as_text_or_not_at_all(tmp_path: Path) -> None:
     script.write_text("#" * (needs.SOURCE_BYTES_MAX + 1))
     assert needs.source(str(script)) is None
     assert needs.source(str(tmp_path / "missing.py")) is None
+
+
+USES = "import tensorflow as tf, pandas as pd\nfrom keras.callbacks import TensorBoard\nfrom keras import utils\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("model.fit(x, callbacks=[TensorBoard('logs')])\n", {"tensorboard": "t.py:4, by TensorBoard"}),
+        ("tf.keras.callbacks.TensorBoard('logs')\n", {"tensorboard": "t.py:4, by TensorBoard"}),
+        (
+            "def main():\n    shown()\ndef shown():\n    utils.plot_model(m)\nif __name__ == '__main__':\n    main()\n",
+            {"pydot": "t.py:7, by plot_model"},
+        ),
+        ("pd.read_parquet('x')\n", {"pyarrow": "t.py:4, by read_parquet"}),
+        ("def never():\n    TensorBoard('logs')\n", {}),
+        ("try:\n    TensorBoard('logs')\nexcept ImportError:\n    pass\n", {}),
+        ("if wanted:\n    utils.plot_model(m)\n", {}),
+        ("def plot_model(m): ...\nplot_model(m)\nwandb.keras.TensorBoard()\n", {}),
+    ],
+)
+def test_what_a_call_implies_is_needed_where_it_is_surely_made(
+    tmp_path: Path, lines: str, found: dict[str, str]
+) -> None:
+    (tmp_path / "t.py").write_text(USES + lines)
+    shown = needs.modules(str(tmp_path / "t.py"))
+    assert {name: place for name, place in shown.items() if name != "pandas"} == found

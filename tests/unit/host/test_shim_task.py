@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from orchestrator.both import process
+from orchestrator.host.shim.spawn import StartFailed, spawn
 from orchestrator.host.shim.task import TaskProcess
 
 START = {"run": "r-20260101-1", "task": "worker:0", "generation": 1}
@@ -26,3 +30,52 @@ def test_a_process_that_ended_before_its_kill_asks_for_another_look(
     assert task.kill() is True  # it may have left a child of its own meanwhile
     monkeypatch.setattr(task, "_living", set)
     assert task.kill() is False
+
+
+def said_by(command: str, directory: Path) -> str:
+    """Return what a shell prints that the shim has started."""
+    task = spawn(["/bin/sh", "-c", command], {"PATH": os.defpath}, str(directory), None, None)
+    said = b""
+    while select.select([task.stdout], [], [], 30.0)[0] and (data := os.read(task.stdout, 65536)):
+        said += data
+    os.close(task.stdout)
+    os.close(task.stderr)
+    os.waitpid(task.pid, 0)
+    return said.decode()
+
+
+def test_a_task_is_a_session_with_every_signal_as_it_is_at_a_login(tmp_path: Path) -> None:
+    """The shim's Python ignores SIGPIPE and SIGXFSZ: a script of shells would not end where its reader has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
+    held = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        said = said_by("exec cat /proc/self/status /proc/self/stat", tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    status = dict(line.split(":\t", 1) for line in said.splitlines() if ":\t" in line)
+    assert (status["SigBlk"], status["SigIgn"]) == ("0" * 16, "0" * 16)
+    group, session = said.splitlines()[-1].rpartition(")")[2].split()[2:4]
+    assert status["Pid"] == session == group
+    assert said_by("pwd; read line || echo nothing to read", tmp_path) == f"{tmp_path}\nnothing to read\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "directory", "said"),
+    [
+        (["/bin/sh"], "gone", "gone"),
+        (["/no/such/python"], ".", "/no/such/python"),
+        (["/bin/sh", "-c", "a\0b"], ".", "NUL"),
+    ],
+)
+def test_what_cannot_be_started_is_said_and_leaves_no_child(
+    tmp_path: Path, argv: list[str], directory: str, said: str
+) -> None:
+    open_before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StartFailed, match=said):
+        spawn(argv, {}, str(tmp_path / directory), None, None)
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert not [
+        pid for pid in children if "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    ]

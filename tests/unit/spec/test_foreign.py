@@ -231,7 +231,9 @@ def test_the_key_the_bastion_and_the_files_beside_an_inventory(tmp_path: Path) -
         ("group_vars", "web"): "---\n",
     }
     text = "[gpus]\na\nb ansible_port=22\n[web]\nc ansible_ssh_common_args='-J far -o Compression=yes'\n"
-    layout = ansible.ansible(text, None, (), lambda kind, of: files.get((kind, of)))
+    layout = ansible.ansible(
+        text, None, (), lambda kind, of: [files[kind, of]] if (kind, of) in files else []
+    )
     hosts = planned(tmp_path, layout).hosts
     assert [(h.name, h.address, h.user, h.port, h.proxy_jump) for h in hosts] == [
         ("a", "a", "CORP\\ml", 23, "ml@gate:2222"),
@@ -240,6 +242,49 @@ def test_the_key_the_bastion_and_the_files_beside_an_inventory(tmp_path: Path) -
     ]
     assert {h.identity_file for h in hosts} == {str(Path("~/my keys/id").expanduser())}
     assert "ansible_ssh_common_args is left out but for its bastion" in layout.remarks[0]
+
+
+VAULT = "$ANSIBLE_VAULT;1.1;AES256\n6162\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "vars_", "user", "port", "remark"),
+    [
+        ("[g]\na\n[all:vars]\nansible_user=CORP\\ml\n", "", "CORP\\ml", None, ""),
+        ("[g]\na\n[g:vars]\nmotd=it's ours\nansible_user = 'ml'\n", "", "ml", None, ""),
+        ("[g]\na ansible_user=CORP\\\\ml\n", "", "CORP\\ml", None, ""),
+        ("[g]  # ours\na:2200 # first\n", "", None, 2200, ""),
+        ("[g]\n[a:a]:2200\n", "", None, 2200, ""),
+        ("[g]\na ansible_user=ml\na ansible_port=23\n", "", "ml", 23, ""),
+        ("[g]\na\n", VAULT, None, None, "group_vars/all is left out: it is encrypted"),
+        ("[g]\na\n", "ansible_user: !unsafe ml\nansible_become_pass: !vault |\n  " + VAULT[:26], "ml", None, ""),
+        ("[g]\na\n", "ansible_user: !vault |\n  " + VAULT[:26], None, None, "ansible_user of all is left out: it is"),
+        ("[g]\na ansible_host='{{ ip }}'\n", "", None, None, "ansible_host of a is left out: it is a template"),
+        ("all:\n  vars: {x: !vault v}\n  hosts: {a: {ansible_port: 23}}\n", "", None, 23, ""),
+    ],
+)  # fmt: skip
+def test_what_ansible_takes_as_it_is_and_what_only_ansible_can_read(
+    text: str, vars_: str, user: str | None, port: int | None, remark: str
+) -> None:
+    layout = ansible.ansible(
+        text, None, (), lambda kind, of: [vars_] if (kind, of) == ("group_vars", "all") else []
+    )
+    (machine,) = layout.machines
+    assert (machine.name, machine.address, machine.user, machine.port) == ("a", None, user, port)
+    assert [each for each in layout.remarks if "left out" in each and each.startswith(remark)] == list(
+        layout.remarks[:-1]
+    )
+    assert len(layout.remarks) == 1 + bool(remark)
+
+
+def test_an_inventory_that_is_encrypted_is_refused_and_hosts_of_ipv6_are_no_ranges() -> None:
+    with pytest.raises(UsageError, match="the inventory is encrypted"):
+        ansible.ansible(VAULT, None, ())
+    text = "[g]\n[2001:db8::1]:2200\nfe80::1\n"
+    assert [(m.address, m.port) for m in ansible.ansible(text, None, ()).machines] == [
+        ("2001:db8::1", 2200),
+        ("fe80::1", None),
+    ]
 
 
 def test_a_ray_cluster_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.reporting.fault_costs import fault_costs, sentence
 from orchestrator.spec import own_paths
 from orchestrator.spec.plan import load_plan
+from orchestrator.spec.restoring import with_checkpoint
 
 HEAD = "import os, keras\nmodel = keras.Sequential()\n"
 FIT = "model.fit(x, y, callbacks=callbacks)\n"
@@ -139,3 +140,27 @@ def test_advice_alone_lets_the_script_survive(tmp_path: Path) -> None:
         plan_of(tmp_path, follows.replace("load_model(place)", "load_model('out/best.keras')"), KEPT)
     )
     assert "what saves and what restores must both use" in told
+
+
+@pytest.mark.parametrize(
+    ("call", "changed"),
+    [
+        ("model.fit(x, y, epochs=3)", "model.fit(x, y, epochs=3, callbacks=[NEW])"),
+        ("model.fit(x,\n    epochs=3,)", "model.fit(x,\n    epochs=3, callbacks=[NEW],)"),
+        ("model.fit(x, callbacks=[a, b])", "model.fit(x, callbacks=[NEW, a, b])"),
+        ("model.fit(x, callbacks=[])", "model.fit(x, callbacks=[NEW])"),
+        ("model.fit(x, callbacks=made)", "model.fit(x, callbacks=[NEW, *(made or [])])"),
+        ("labels.fit(y)\nmodel.fit(x, verbose=0)", "labels.fit(y)\nmodel.fit(x, verbose=0, callbacks=[NEW])"),
+    ],
+)
+def test_the_patch_adds_what_restores_to_each_fit_of_keras(call: str, changed: str) -> None:
+    head = '"""Ä."""\nfrom __future__ import annotations\nimport keras\n'
+    patched = with_checkpoint(f"{head}{call}\n".encode())
+    assert patched is not None
+    expected = changed.replace("NEW", "orchestrator.keras.Checkpoint()")
+    assert patched.decode() == f"{head}import orchestrator.keras\n{expected}\n"
+
+
+@pytest.mark.parametrize("call", ["labels.fit(y)", "model.fit(x, epochs=2, **more)", "model.fit(x, epochs=2"])
+def test_there_is_no_patch_where_it_might_be_wrong(call: str) -> None:
+    assert with_checkpoint(f"import keras\n{call}\n".encode()) is None

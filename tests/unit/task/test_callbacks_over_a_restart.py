@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from orchestrator.task.link import Link
 from orchestrator.task.transparent.backup import Position
-from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Hooks, trim
+from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Comparison, Hooks, said_apart, trim
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.reporter import Reporter
 
@@ -224,3 +225,50 @@ def test_rows_of_epochs_that_are_trained_again_leave_the_table(tmp_path: Path, s
     assert table.read_text() == "".join(separator.join(row) + "\n" for row in rows[:3])
     trim(tmp_path / "none.csv", separator, 2)
     assert not (tmp_path / "none.csv").exists()
+
+
+def test_workers_compare_in_training_as_often_as_takes_a_thousandth_of_the_time() -> None:
+    here, there = Comparison(), Comparison()
+    now, compared = 100.0, list[int]()
+    for epoch in range(4, 120):
+        if here.is_due(epoch, now):
+            assert there.is_due(epoch, now)
+            compared.append(epoch)
+            rows = [here.numbers(epoch, now), there.numbers(epoch, now)]
+            here.done(epoch, now, now + 0.5, rows)  # it takes 0.2 s, and one of them has waited for the other
+            there.done(epoch, now + 0.3, now + 0.5, rows)
+        else:
+            assert not there.is_due(epoch, now), "all at the same epochs, or one would wait for ever"
+        now += 10.0
+    assert compared[:2] == [5, 6], "how long it takes is known from the first one"
+    apart = [after - before for before, after in itertools.pairwise(compared[1:])]
+    assert len(apart) == 5
+    assert all(20 <= each <= 22 for each in apart), apart
+    here.done(120, now, now, [])
+    assert not here.is_due(10**9, now), "they are apart: it is said once"
+
+
+class OfAReplica(Variable):
+    """A moving average, which each replica has for itself."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.name = value, "moving"
+        self.synchronization = type("Synchronization", (), {"name": "ON_READ"})()
+
+
+def test_what_has_come_apart_is_named_and_a_replicas_own_averages_are_not_compared() -> None:
+    def digests(rate: float, average: float, **given: bool) -> dict[str, int]:
+        one, weight = Variable(), Variable()
+        one.value, weight.name = rate, "kernel"
+        groups = {"model": [weight, OfAReplica(average)], "optimizer": [one]}
+        return Hooks(memory(), lambda: groups).digests(**given)
+
+    first = digests(0.1, 1.0, in_training=True)
+    assert first == digests(0.1, 2.0, in_training=True)
+    assert digests(0.1, 1.0)["the weights"] != digests(0.1, 2.0)["the weights"], (
+        "a restart gives all the same"
+    )
+    rows = [[*map(float, each.values()), 0.1, 9.0] for each in (first, digests(0.05, 1.0, in_training=True))]
+    names = ["worker:0", "worker:1"]
+    assert said_apart(names, rows, list(first)) == "worker:1 differs from worker:0 in the learning rate"
+    assert said_apart(names, rows[:1] * 2, list(first)) == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from orchestrator.head.code import bundle
 from orchestrator.task.keras import hooks
+from tests.pythons import pythons
 from tests.unit.task.runtime_task import ROOT, Task
 
 CHILDREN = ROOT / "orchestrator" / "task" / "children"
@@ -84,14 +84,6 @@ def test_with_children_off_nothing_of_them_changes(place: Path) -> None:
     assert plain["site"] == str(place / "own" / "sitecustomize.py")
 
 
-def others() -> list[str]:
-    """Return the other Pythons of this machine that start, from 2.7 on."""
-    names = ["python2", *(f"python3.{minor}" for minor in range(4, 16))]
-    found = [path for name in names if (path := shutil.which(name))]
-    found += map(str, Path.home().glob(".pyenv/versions/*/bin/python"))
-    return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
-
-
 def test_any_python_starts_as_without_it_with_a_sitecustomize_of_its_own_and_without(place: Path) -> None:
     """From the archive, where a task has it. Its byte code is of one Python, and the source is there for all others."""
     archive = place / "bundle.pyz"
@@ -100,7 +92,7 @@ def test_any_python_starts_as_without_it_with_a_sitecustomize_of_its_own_and_wit
         "import sys; print(getattr(sys, 'own', False)); print(sys.version_info >= (3, 10)); "
         "print('BeforeKeras' in ''.join(type(finder).__name__ for finder in sys.meta_path))"
     )
-    for python in (sys.executable, *others()):
+    for python in (sys.executable, *pythons("2", *(f"3.{minor}" for minor in range(4, 16)))):
         for own in ("", str(place / "own")):
             entries = [f"{archive}/orchestrator/task/children", str(archive), own]
             env = {"PYTHONPATH": os.pathsep.join(filter(None, entries)), "ORCH_TASK": "worker:0"}

@@ -151,6 +151,22 @@ def test_the_framework_is_imported_before_the_release_and_sees_the_scripts_envir
     assert run.out == "3 True {}\n"
 
 
+def test_what_is_imported_before_the_release_is_told_by_the_strategys_row(
+    task: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "jax.py").write_text(
+        "import os\n__version__ = '9.9'\nLEVEL = os.environ['LEVEL']\nEARLY = 'TF_CONFIG' not in os.environ\n"
+    )
+    run = task(
+        "import os\nos.environ['LEVEL'] = '3'\nimport jax\nprint(jax.LEVEL, jax.EARLY)\n",
+        env={"ORCH_RUNTIME": '{"frameworks": ["jax"], "packages": ["jax", "jaxlib"]}'},
+    )
+    assert run.until("ready")["ready"]["versions"]["jax"] == "9.9"
+    run.order(go={"env": {"TF_CONFIG": "{}"}})
+    assert run.ended() == 0
+    assert run.out == "3 True\n"
+
+
 def test_an_environment_that_only_running_would_tell_is_left_to_the_script(
     task: Start, tmp_path: Path
 ) -> None:

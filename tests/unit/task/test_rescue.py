@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -390,7 +391,7 @@ OF_SEVERAL = "steps of jit_compile or steps_per_execution are not made atomic"
         ({"jit_compile": True}, 2, OF_SEVERAL),
         ({"steps_per_execution": 4}, 2, OF_SEVERAL),
         ({"_steps_per_execution": Variable(4)}, 2, OF_SEVERAL),
-        ({}, 4, "a worker with several replicas has no atomic steps yet"),
+        ({}, 4, "no step has been traced"),
     ],
 )
 def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why: str) -> None:
@@ -399,7 +400,7 @@ def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why:
     extended = SimpleNamespace(_in_multi_worker_mode=lambda: True, _num_workers=2)
     strategy = SimpleNamespace(extended=extended, num_replicas_in_sync=replicas)
     assert made.atomic(strategy, model, model.test_step) is None
-    assert (made.atomic(strategy, model, model.train_step) is not None) is (not change and replicas == 2)
+    assert (made.atomic(strategy, model, model.train_step) is not None) is (not change)
     made.mark(model, Position(0, 0), lambda _: {})
     assert made.refusal() == why
     alone = SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=2)
@@ -504,17 +505,17 @@ class Checkpoint:
 def test_a_loop_hands_over_a_checkpoint_whose_index_comes_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    task, moved, replace = World(tmp_path, "worker:1"), list[str](), os.replace
+    task, moved, rename = World(tmp_path, "worker:1"), list[str](), os.rename
     monkeypatch.setattr(rescue, "Atomic", Atomic)
     monkeypatch.setattr(rescue, "_Tracked", lambda checkpoint: checkpoint)
     monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
     monkeypatch.setenv("ORCH_CHECKPOINT_DIR", str(task.own))
 
-    def moves(one: str, other: str) -> None:
+    def moves(one: str, other: str, **folders: int) -> None:
         moved.append(other)
-        replace(one, other)
+        rename(one, other, **folders)
 
-    monkeypatch.setattr(os, "replace", moves)
+    monkeypatch.setattr(os, "rename", moves)
     manager = SimpleNamespace(directory=str(tmp_path / place), checkpoint=Checkpoint())
     task.rescue.loop(manager, Variable(57), chief=False)
     atomic: Any = task.rescue._newest
@@ -525,9 +526,74 @@ def test_a_loop_hands_over_a_checkpoint_whose_index_comes_last(
         assert task.why.startswith("the manager saves where nobody looks")
         assert moved == []
         return
-    there = str(task.shared / "inner" / "rescued-by-worker-1-57")
-    assert moved == [f"{there}.about", f"{there}.data-00000-of-00001", f"{there}.index"]
+    name = "rescued-by-worker-1-57"
+    assert moved == [f"{name}.about", f"{name}.data-00000-of-00001", f"{name}.index"]
+    assert sorted(path.name for path in (task.shared / "inner").iterdir()) == sorted(moved)
     assert task.told["step"] == 57
+
+
+PLANTED = (
+    *("gen-000001", "gen-000001/orch", "gen-000001/orch/fit-000", "gen-000001/orch/fit-000/saving_temp"),
+    *("gen-000001/orch/fit-000/rescued-by-worker-1", "gen-000001/orch/fit-000/saving_temp/latest.weights.h5"),
+    "gen-000001/orch/fit-000/latest.weights.h5",
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.fault(100)
+def test_row_100_a_task_writes_its_backup_through_no_link(tmp_path: Path, planted: str) -> None:
+    home, root = tmp_path / "home", tmp_path / "saves"
+    (home / "saving_temp").mkdir(parents=True)
+    for name in ("latest.weights.h5", "saving_temp/latest.weights.h5", "other"):
+        (home / name).write_text("the owner's")
+    (root / planted).parent.mkdir(parents=True)
+    (root / planted).symlink_to(home / "other" if planted.endswith(".h5") else home)
+    directory = backup.folder(f"{root}/gen-000001", 0)
+    for folder in (directory, backup.rescued(directory, "worker:1")):
+        with contextlib.suppress(OSError):
+            backup.write(folder, {backup.STEPS: 40}, Position(1, 0, 40))
+    assert sorted(path.name for path in home.rglob("*")) == [
+        *("latest.weights.h5", "latest.weights.h5", "other", "saving_temp")
+    ]
+    assert {path.read_text() for path in home.rglob("*") if path.is_file()} == {"the owner's"}
+    if planted.endswith(".h5"):
+        assert backup.read(directory) is not None, "a link in the place of the file is replaced"
+
+
+@pytest.mark.parametrize(
+    "planted", ["gen-000001", "gen-000001/inner", "gen-000001/inner/rescued-by-worker-1-57.tmp"]
+)
+@pytest.mark.fault(100)
+def test_row_100_a_loop_hands_over_through_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    """TensorFlow opens by paths: it writes in a directory that nobody else can write into."""
+    task, home, root = World(tmp_path, "worker:1"), tmp_path / "home", tmp_path / "saves"
+    home.mkdir()
+    (root / planted).parent.mkdir(parents=True)
+    (root / planted).symlink_to(home)
+    monkeypatch.setattr(rescue, "Atomic", Atomic)
+    monkeypatch.setattr(rescue, "_Tracked", lambda checkpoint: checkpoint)
+    monkeypatch.setenv("ORCH_RESCUE_DIR", f"{root}/gen-000001")
+    monkeypatch.setenv("ORCH_CHECKPOINT_DIR", str(task.own))
+    modes: list[int] = []
+
+    class Looking(Checkpoint):
+        def write(self, path: str) -> None:
+            modes.append(os.stat(os.path.dirname(path)).st_mode & 0o777)
+            super().write(path)
+
+    task.rescue.loop(
+        SimpleNamespace(directory=str(task.own / "inner"), checkpoint=Looking()), Variable(57), chief=False
+    )
+    newest: Any = task.rescue._newest
+    newest.done = 57
+    task.rescue.failed(GONE)
+    assert list(home.iterdir()) == []
+    if planted.endswith(".tmp"):
+        assert (task.told["step"], modes) == (57, [0o700])
+    else:
+        assert "a symbolic link is in its path, and is not followed" in task.why
 
 
 def test_an_order_gives_a_rescue_its_whole_grace_and_the_next_one_chooses_it(

@@ -26,7 +26,7 @@ from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
-from orchestrator.task.transparent.proof import Proof
+from orchestrator.task.transparent.proof import Proof, bytes_per_example, kinds_of_operations
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
@@ -76,6 +76,43 @@ def test_a_gradient_that_differs_ends_the_run_with_the_weight(worst: float) -> N
     proof.names = ["dense/kernel", "dense/bias"]
     with pytest.raises(RuntimeError, match=r"the gradient of dense/bias differs by .* % of its length"):
         proof.judge([2e-7, worst, 32.0])
+
+
+class Shape(list[int | None]):
+    @property
+    def rank(self) -> int:
+        return len(self)
+
+
+def test_memory_is_reckoned_from_all_results_that_have_examples() -> None:
+    shapes = [Shape(each) for each in ([None, 10], [7, None, 4], [None, None], [100, 100], [])]
+    outputs = [SimpleNamespace(shape=shape, dtype=SimpleNamespace(size=4)) for shape in shapes]
+    found = bytes_per_example([SimpleNamespace(outputs=outputs[:2]), SimpleNamespace(outputs=outputs[2:])])
+    assert found == 1 + 4 * (10 + 28 + 64), "what is of a batch by a batch is taken for 64 of each"
+
+
+@pytest.mark.parametrize(
+    ("kind", "updates", "draws"),
+    [
+        ("AssignAddVariableOp", True, False),
+        ("ResourceScatterNdUpdate", True, False),
+        ("LookupTableInsertV2", True, False),
+        ("LookupTableFindV2", False, False),
+        ("QueueEnqueueV2", True, False),
+        ("WriteFile", True, False),
+        ("ReadVariableOp", False, False),
+        ("RngReadAndSkip", False, True),
+        ("RandomShuffle", False, True),
+        ("StatelessRandomUniformV2", False, True),
+        ("StatelessIf", False, False),
+        ("StatefulPartitionedCall", False, False),
+        ("MatMul", False, False),
+    ],
+)
+def test_what_an_operation_of_a_proof_does_is_known_by_its_kind(
+    kind: str, updates: bool, draws: bool
+) -> None:
+    assert [bool(matches(kind)) for matches in kinds_of_operations()] == [updates, draws]
 
 
 @pytest.mark.parametrize(

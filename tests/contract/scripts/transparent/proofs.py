@@ -35,8 +35,87 @@ def trained(*inner, fits=1):
     )
 
 
+class Updating(keras.Model):
+    """A step that updates by more than `assign`, draws by TensorFlow's generator, and makes a gradient by hand."""
+
+    def __init__(self, draws=False):
+        super().__init__()
+        self.w = self.add_weight(shape=(6, 1), initializer="zeros", name="w")
+        self.draws = draws
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self.seen = tf.Variable(tf.zeros([2]), trainable=False, aggregation=first)
+        self.queue = tf.queue.FIFOQueue(100, [tf.int32])
+        self.generator = tf.random.Generator.from_seed(1)
+        self.told = [keras.metrics.Mean(name="loss")]
+
+    @property
+    def metrics(self):
+        return self.told
+
+    def call(self, x):
+        return tf.matmul(x, self.w)
+
+    def train_step(self, data):
+        x, y = data
+        error = self(x) - y
+        if self.draws:
+            error += self.generator.normal([1, 1])
+        gradient = tf.matmul(x, error, transpose_a=True) / tf.cast(tf.shape(x)[0], tf.float32)
+        self.optimizer.apply_gradients([(gradient, self.w)])
+        self.told[0].update_state(tf.reduce_mean(tf.square(error)))
+        one = tf.IndexedSlices(tf.ones([1]), tf.constant([1]))
+        tf.cond(tf.reduce_sum(self.seen) >= 0.0, lambda: self.queue.enqueue(1), tf.no_op)
+        self.seen.scatter_add(one)
+        return {"loss": self.told[0].result()}
+
+
+def updated(**given):
+    model = Updating(**given)
+    model.compile("sgd")
+    model.fit(X, Y, batch_size=20, shuffle=False, verbose=0)
+    counts = {"scattered": float(model.seen[1]), "queued": int(model.queue.size())}
+    print(json.dumps({"steps": int(model.optimizer.iterations), **counts}), flush=True)
+
+
+class Two(keras.Model):
+    """A step with two gradients, of which the second one is shared wrongly."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = keras.Sequential([keras.Input((6,)), layers.Dense(1)], name="one")
+        wrong = [layers.Reshape((5, 1, 1)), Centred(), layers.Flatten()]
+        self.two = keras.Sequential(
+            [keras.Input((6,)), layers.Dense(5, "tanh"), *wrong, layers.Dense(1)], name="two"
+        )
+
+    def train_step(self, data):
+        x, y = data
+        for network in (self.one, self.two):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(network(x, training=True) - y))
+            weights = network.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"loss": loss}
+
+
 trained(fits=2)
 trained(layers.BatchNormalization(), layers.Dropout(0.3))
 trained(layers.GaussianNoise(0.3))
-trained(layers.Reshape((5, 1, 1)), Centred(), layers.Flatten())
+updated()
+updated(draws=True)
+keras.config.set_dtype_policy("mixed_bfloat16")
+inputs = keras.Input((6,))
+words = layers.Dense(8)(layers.Reshape((3, 2))(inputs))
+attended = layers.Flatten()(
+    layers.LayerNormalization()(words + layers.MultiHeadAttention(2, 4)(words, words))
+)
+model = keras.Model(inputs, layers.Dense(1, dtype="float32")(attended))
+model.compile("adam", "mse")
+model.fit(X, Y, batch_size=20, verbose=0)
+print(json.dumps({"steps": int(model.optimizer.iterations)}), flush=True)
+keras.config.set_dtype_policy("float32")
+two = Two()
+two.compile("sgd")
+two.optimizer.build(two.one.trainable_variables + two.two.trainable_variables)
+two.fit(X, Y, batch_size=20, verbose=0)
 print("not reached")

@@ -1,12 +1,14 @@
-"""`python -m tests.sim.mutants [NAME …]`: plausible mistakes, each made in a copy; the tests must find each.
+"""`python -m tests.mutants.known [NAME …]`: mistakes that were once made, or nearly; the tests must find each.
 
-The simulator hunts them; what it has no part of is hunted by the tests that a mistake names. That the mutant only
-crashes is no catch: a rule must be broken, a transcript read otherwise, or an assertion fail. Exit 1 with the names of
-those that survive, or whose old text is not there any more.
+The simulator hunts them; what it has no part of is hunted by the tests that a mistake names. Unit tests find theirs in
+forks of one pytest, all others in a copy of the tree. That the mutant only crashes is no catch: a rule must be broken,
+a transcript read otherwise, or an assertion fail. Exit 1 with the names of those that survive, or whose old text is
+not there any more.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -14,20 +16,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import pytest
 import tomllib
 
+from tests.mutants import hunting
+from tests.mutants.drawing import PRODUCT, ROOT
 from tests.sim.__main__ import BROKEN
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Mutant:
+class Known:
     """One mistake: in that file of the package, `old` becomes `new`."""
 
     name: str
@@ -53,24 +59,24 @@ class Mutant:
         return made.replace(first, f"{self.imports}\n{first}", 1) if self.imports else made
 
 
-def load() -> list[Mutant]:
+def load() -> list[Known]:
     """Return all mistakes."""
     document = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))
-    return [Mutant(**entry) for entry in document["mistake"]]
+    return [Known(**entry) for entry in document["mistake"]]
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The result for a mutant. `by` is empty where it survives, or was not caught within TIMEOUT_S."""
 
-    mutant: Mutant
+    mutant: Known
     by: str
     why: str
     """Of one that survives."""
     took_s: float
 
 
-def hunt(mutant: Mutant) -> Verdict:
+def hunt(mutant: Known) -> Verdict:
     """Make the mistake in a copy, and run seeds or tests until one finds it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="orch-mutant-") as copy:
@@ -86,13 +92,13 @@ def hunt(mutant: Mutant) -> Verdict:
     return Verdict(mutant, by, why, time.monotonic() - began)
 
 
-def _played(copy: str, mutant: Mutant) -> tuple[str, str]:
+def _played(copy: str, mutant: Known) -> tuple[str, str]:
     seeds = (str(mutant.seeds), "--first", str(mutant.first))
     ran = _run(copy, "tests.sim", *seeds, "--kind", mutant.kind, "--until-broken")
     return found_by_seed(ran) if ran is not None else ("", TOO_SLOW)
 
 
-def _tested(copy: str, mutant: Mutant) -> tuple[str, str]:
+def _tested(copy: str, mutant: Known) -> tuple[str, str]:
     ran = _run(copy, "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", mutant.tests)
     return found_by_test(ran) if ran is not None else ("", TOO_SLOW)
 
@@ -142,17 +148,47 @@ def found_by_test(ran: subprocess.CompletedProcess[str]) -> tuple[str, str]:
     return "", f"it only crashes: {(ran.stdout + ran.stderr)[-200:].strip()}"
 
 
+def in_forks(mutants: list[Known]) -> Iterator[Verdict]:
+    """Hunt those whose tests are unit tests, of a function's code; nothing is yielded for the others."""
+    here = {}
+    for mutant in mutants:
+        made = mutant.made_in((PRODUCT / mutant.file).read_text(encoding="utf-8"))
+        # A line that is imported would move all functions below it.
+        if made is not None and mutant.tests.startswith("tests/unit/") and not mutant.imports:
+            tree = partial(ast.parse, made)
+            here[mutant.name] = hunting.Mutant(mutant.name, mutant.file, tree, (mutant.tests,))
+    if not here:
+        return
+    told: list[hunting.Verdict] = []
+    files = sorted({mutant.tests[0].partition("::")[0] for mutant in here.values()})
+    quiet = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-summary", "--no-header"]
+    pytest.main([*quiet, *files], plugins=[hunting.Hunt(iter(here.values()), told.append)])
+    of = {mutant.name: mutant for mutant in mutants}
+    for verdict in told:
+        if verdict.end in hunting.JUDGED:
+            by, why = (verdict.by, "") if verdict.end == "found" else ("", "no test fails")
+            yield Verdict(of[verdict.mutant.name], by, why, verdict.took_s)
+
+
 def main(names: list[str]) -> int:
     """Hunt all, or those whose name begins with one of these."""
     chosen = [m for m in load() if not names or any(m.name.startswith(name) for name in names)]
-    survivors = []
+    survivors: list[str] = []
+
+    def tell(verdict: Verdict) -> None:
+        told = verdict.by or f"SURVIVES: {verdict.why}"
+        print(f"{verdict.took_s:6.1f} s  {verdict.mutant.name}: {told}", flush=True)
+        if not verdict.by:
+            survivors.append(verdict.mutant.name)
+
+    done = set()
+    for verdict in in_forks(chosen):
+        tell(verdict)
+        done.add(verdict.mutant.name)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for hunted in as_completed([pool.submit(hunt, mutant) for mutant in chosen]):
-            verdict = hunted.result()
-            told = verdict.by or f"SURVIVES: {verdict.why}"
-            print(f"{verdict.took_s:6.1f} s  {verdict.mutant.name}: {told}", flush=True)
-            if not verdict.by:
-                survivors.append(verdict.mutant.name)
+        others = [pool.submit(hunt, mutant) for mutant in chosen if mutant.name not in done]
+        for hunted in as_completed(others):
+            tell(hunted.result())
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught")
     if survivors:
         print("survive, or are not there any more:", *survivors, sep="\n  ")

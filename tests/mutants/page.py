@@ -1,0 +1,81 @@
+"""docs/mutants.md: which share of the mistakes that were drawn the tests find, for each room."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from tests.mutants.drawing import RISK, ROOT
+
+PAGE = ROOT / "docs" / "mutants.md"
+
+
+@dataclass
+class Room:
+    """What became of the mistakes of a room."""
+
+    possible: int = 0
+    not_run: int = 0
+    """Drawn, but no unit test runs the line in its own process."""
+    ends: Counter[str] = field(default_factory=Counter)
+    survivors: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> int:
+        return self.ends["found"] + self.ends["survives"]
+
+    @property
+    def score(self) -> float:
+        return self.ends["found"] / self.judged if self.judged else 1.0
+
+    def __str__(self) -> str:
+        others = ", ".join(
+            f"{n} {end}" for end, n in sorted(self.ends.items()) if end not in {"found", "survives"}
+        )
+        return (
+            f"{self.ends['found']} of {self.judged} found ({self.score:.0%}); {others or 'none crashes'}; "
+            f"{self.not_run} in lines that no unit test runs; {self.possible} possible"
+        )
+
+
+def text(rooms: Mapping[str, Room], number: int, seed: str, commit: str) -> str:
+    """Return the page."""
+    day = datetime.now(timezone.utc).strftime("%-d %B %Y")
+    judged = sum(room.judged for room in rooms.values())
+    found = sum(room.ends["found"] for room in rooms.values())
+    rows = "\n".join(
+        f"| `{name}` | {room.possible:,} | {room.judged} | {room.ends['found']} | **{room.score:.0%}** "
+        f"| {sum(room.ends.values()) - room.judged} | {room.not_run} |"
+        for name, room in sorted(rooms.items())
+    )
+    survivors = "\n".join(f"- {survivor}" for name in sorted(rooms) for survivor in rooms[name].survivors)
+    return f"""# Mistakes that the tests find
+
+Written by `make mutants`, and not by hand: commit `{commit}`, {day}, seed {seed}, up to {number} mistakes of each room.
+
+A mistake is one operator, branch, argument, default, call or constant of one function other than it is. It is drawn,
+with lines that lose data or let somebody in {RISK:.0f} times as often. The unit tests that run its line must find it,
+ten seconds of them at most: it is *found* where the assertion of a test fails. One that only raises or hangs would be
+seen at its first run, so another is drawn in its place. *Run elsewhere* are those whose line no unit test runs in its
+own process: tests with real hosts, real TensorFlow and other processes run them, and they are not judged here. Some
+that survive change nothing that can be seen, and no test can find these.
+
+**{found} of {judged} are found ({found / judged if judged else 1:.0%}).**
+
+| Room | Possible | Judged | Found | Score | Raise or hang | Run elsewhere |
+| --- | --- | --- | --- | --- | --- | --- |
+{rows}
+
+Those that survived:
+
+{survivors or "none"}
+"""
+
+
+def commit() -> str:
+    """Return the commit of the page; the empty tree's name where there is no page."""
+    found = re.search(r"commit `([0-9a-f]{40})`", PAGE.read_text(encoding="utf-8")) if PAGE.exists() else None
+    return found[1] if found else "0" * 40

@@ -22,7 +22,6 @@ from orchestrator.core.phases import (
     host_reports,
     individual,
     leaving,
-    lending,
     lifecycle,
     nonfinite,
     own_place,
@@ -34,6 +33,7 @@ from orchestrator.core.phases import (
     settling,
     stall,
     standby,
+    standing_in,
     starting,
 )
 from orchestrator.core.state.instants import Instant
@@ -42,7 +42,7 @@ from orchestrator.core.turn import Concern, Hears, Turn
 
 CONCERNS: tuple[Concern, ...] = (
     lifecycle.CONCERN,
-    lending.CONCERN,
+    standing_in.CONCERN,
     room.CONCERN,
     starting.CONCERN,
     nonfinite.CONCERN,

@@ -23,7 +23,7 @@ from typing import Any
 
 from orchestrator.core import conflicts
 from orchestrator.core.events import HostLent
-from orchestrator.core.hosts.lending import lacking, stand_in
+from orchestrator.core.hosts.pool_hosts import lacking, stand_in
 from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan

@@ -126,14 +126,14 @@ os.unlink(lock)
 
 
 def _race(heads: Sequence[Cluster], starts: int, directory: Path) -> None:
-    """Let all heads start short runs at once, each second one a gang of two, and wait for the end of all."""
+    """Let all heads start gangs of two on three hosts at once, and wait for the end of all. One can run at a time."""
     work = directory / "work"
     work.mkdir()
     (work / "alone.py").write_text(_ALONE)
     hosts = [{**host, "slots": 1} for host in heads[0].hosts(3)]
 
     def start(head: Cluster, number: int, which: int) -> None:
-        types = {"worker": {"replicas": 1 + number % 2}}
+        types = {"worker": {"replicas": 2}}
         more: dict[str, Any] = {"script": "alone.py", "workdir": str(work), "checkpoint": False}
         spec = head.spec(str(directory / "x"), name=f"r{which}-{number}", hosts=hosts, types=types, **more)
         head.ok("up", spec, "--queue", "--detach", "--no-check", timeout=120.0)
@@ -150,15 +150,17 @@ def _race(heads: Sequence[Cluster], starts: int, directory: Path) -> None:
         return [str(run["phase"]) for runs in shown for run in runs if str(run["name"]).startswith("r")]
 
     ended = {"SUCCEEDED", "FAILED", "KILLED"}
-    wait_until(lambda: set(phases()) <= ended, "all runs have ended", timeout=starts * 15.0)
+    wait_until(lambda: set(phases()) <= ended, "all runs have ended", timeout=starts * 40.0)
     assert phases() == ["SUCCEEDED"] * starts, "no GPU or slot twice, and no start lost"
     assert not list(directory.glob("lock-*"))
 
 
-def test_two_heads_race_for_twenty_starts_and_none_is_lost(
+@pytest.mark.long  # until it has been seen to end on a quiet machine
+@pytest.mark.timeout(1800)
+def test_two_heads_race_for_starts_and_none_is_lost(
     cluster: Cluster, second: Cluster, tmp_path: Path
 ) -> None:
-    _race((cluster, second), 6, tmp_path)
+    _race((cluster, second), 8, tmp_path)
 
 
 @pytest.mark.long

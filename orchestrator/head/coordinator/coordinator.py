@@ -33,7 +33,7 @@ from orchestrator.core.events import (
     LimitReached,
     NoticeFailed,
 )
-from orchestrator.core.hosts.lending import lacking
+from orchestrator.core.hosts.pool_hosts import lacking
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import LEASING, HostPlan, Plan, TaskId
 from orchestrator.core.pool import Known, Placed

@@ -46,7 +46,7 @@ from orchestrator.core.events import (
     Submitted,
     Ticked,
 )
-from orchestrator.core.hosts.lending import is_lent
+from orchestrator.core.hosts.pool_hosts import is_lent
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.pool import Known

@@ -17,6 +17,7 @@ from orchestrator.core.actions import Action
 from orchestrator.core.events import HostUp
 from orchestrator.core.hosts import moderation
 from orchestrator.core.phases import (
+    borrowed,
     checkpoints,
     connecting,
     host_reports,
@@ -33,7 +34,6 @@ from orchestrator.core.phases import (
     settling,
     stall,
     standby,
-    standing_in,
     starting,
 )
 from orchestrator.core.state.instants import Instant
@@ -42,7 +42,7 @@ from orchestrator.core.turn import Concern, Hears, Turn
 
 CONCERNS: tuple[Concern, ...] = (
     lifecycle.CONCERN,
-    standing_in.CONCERN,
+    borrowed.CONCERN,
     room.CONCERN,
     starting.CONCERN,
     nonfinite.CONCERN,

@@ -23,7 +23,7 @@ from typing import Any
 
 from orchestrator.core import conflicts
 from orchestrator.core.events import HostLent
-from orchestrator.core.hosts.pool_hosts import lacking, stand_in
+from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
 from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
@@ -119,7 +119,9 @@ def _holding(runs: Iterable[Run], known: Known) -> Iterator[tuple[Ask, Instant]]
             yield Ask(run.run_id, needs, users=dict.fromkeys(needs, "what may be left")), inf
 
 
-def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[tuple[str, HostLent]]:
+def pool_replacements(
+    runs: Iterable[Run], now: Instant, known: Known = NOTHING
+) -> list[tuple[str, HostLent]]:
     """Return which runs that lack a host are lent one, and which. They come before all that wait."""
     runs = tuple(runs)
     short = [(run, slot) for run in runs for slot in lacking(run, now)]
@@ -129,7 +131,7 @@ def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list
     held = _held((ask for ask, _ in _holding(runs, known)), unfit(runs))
     lent: dict[tuple[str, str], HostLent] = {}
     for run, slot in short:
-        host = stand_in(run, slot, held, known, now)
+        host = pool_replacement(run, slot, held, known, now)
         if host is not None and (run.run_id, host.name) not in lent:
             lent[run.run_id, host.name] = HostLent(now, host, slot)
             held.add(

@@ -50,7 +50,7 @@ from orchestrator.core.hosts.pool_hosts import is_lent
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.pool import Known
-from orchestrator.core.queue import QueueTurn, stand_ins, turns, ways
+from orchestrator.core.queue import QueueTurn, pool_replacements, turns, ways
 from orchestrator.core.queue import rank as queue_rank
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
@@ -277,7 +277,7 @@ class Loop:
         """Let free hosts of the pool stand in for those that runs have lost."""
         if self._at - self._lent_at >= RECKON_S and self._backlog.retry_at is None:
             self._lent_at = self._at
-            for run_id, event in stand_ins(self.runs.values(), self._at, self.known):
+            for run_id, event in pool_replacements(self.runs.values(), self._at, self.known):
                 self._try([(run_id, event)])
 
     def _begin_waiting(self) -> None:

@@ -17,7 +17,7 @@ from orchestrator.core.actions import StopTask
 from orchestrator.core.events import Admitted, EpochBegan, HostReported, HostUp, TaskReport
 from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import Ask
-from orchestrator.core.queue import stand_ins, turn_of, turns
+from orchestrator.core.queue import pool_replacements, turn_of, turns
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 
@@ -45,7 +45,7 @@ def test_a_run_in_flight_is_adopted_as_it_is_placed(trains: Run) -> None:
     assert not [action for action in actions if isinstance(action, StopTask)]
     assert (run.phase, run.generation) == (Phase.RUNNING, trains.generation)
     assert [(task.host, task.gpus) for task in run.placed.tasks] == [("a", (0, 1)), ("b", (0, 1))]
-    assert stand_ins([run], 1000.0) == [], "its places are fixed"
+    assert pool_replacements([run], 1000.0) == [], "its places are fixed"
 
 
 def test_a_run_that_waited_goes_where_it_was_to_go_once_that_is_free(trains: Run, waits: Run) -> None:

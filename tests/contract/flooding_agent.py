@@ -1,6 +1,6 @@
 """An agent of its own process over stdin and stdout, which floods its head in one of several ways.
 
-A host whose `python` is a script that starts this module has such an agent: see `pool_replacement`. It passes for a real one
+A host whose `python` is a script that starts this module has such an agent: see `stand_in`. It passes for a real one
 until its tasks are started.
 """
 
@@ -22,7 +22,7 @@ from tests.fake_transport import FakeProcess
 LINE = b"1763800000.000000 o " + b"x" * 1003 + b"\n"
 
 
-def pool_replacement(path: Path, style: str) -> str:
+def stand_in(path: Path, style: str) -> str:
     """Write a script that starts this agent whatever it is told to do, and return its path."""
     root = Path(__file__).parents[2]
     path.write_text(

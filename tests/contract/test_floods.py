@@ -25,7 +25,7 @@ from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.api.client import Client
 from tests.contract.fake_agent import SOON_S, until
-from tests.contract.flooding_agent import pool_replacement
+from tests.contract.flooding_agent import stand_in
 from tests.faults.times import FaultTimes
 from tests.unit.core.transcript import make_plan
 
@@ -71,7 +71,7 @@ class Head:
 
     def submit(self, name: str, style: str) -> None:
         """Begin a run on one host, whose agent behaves so."""
-        python = pool_replacement(self._directory / f"python-{name}", style)
+        python = stand_in(self._directory / f"python-{name}", style)
         host = HostPlan(name=f"host-{name}", transport="local", address=name, python=python)
         plan = make_plan([host.name], checkpoint=False)
         workdir = str(self._directory / "work")

@@ -332,16 +332,16 @@ class Pool:
 
 
 @contextmanager
-def played(pool_replacements: dict[str, Any]) -> Iterator[None]:
+def played(stand_ins: dict[str, Any]) -> Iterator[None]:
     """Let the played modules use these instead of what they import under those names."""
     before = [
         (module, name, getattr(module, name))
         for module in PLAYED
-        for name in pool_replacements
+        for name in stand_ins
         if hasattr(module, name)
     ]
     for module, name, _ in before:
-        setattr(module, name, pool_replacements[name])
+        setattr(module, name, stand_ins[name])
     try:
         yield
     finally:

@@ -60,7 +60,7 @@ ALLOWED = {
 
 
 def forms(word: str) -> re.Pattern[str]:
-    """Match the word with its endings, in prose (`stand-in`) and in identifiers (`pool_replacements`)."""
+    """Match the word with its endings, in prose (`stand-in`) and in identifiers (`stand_ins`)."""
     return re.compile(
         rf"(?<![a-z]){word.replace('-', '[-_]?').replace(' ', '[ _]')}(s|ed|ing|er|ers)?(?![a-z])"
     )

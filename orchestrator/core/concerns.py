@@ -17,12 +17,12 @@ from orchestrator.core.actions import Action
 from orchestrator.core.events import HostUp
 from orchestrator.core.hosts import moderation
 from orchestrator.core.phases import (
+    borrowed,
     checkpoints,
     connecting,
     host_reports,
     individual,
     leaving,
-    lending,
     lifecycle,
     nonfinite,
     own_place,
@@ -42,7 +42,7 @@ from orchestrator.core.turn import Concern, Hears, Turn
 
 CONCERNS: tuple[Concern, ...] = (
     lifecycle.CONCERN,
-    lending.CONCERN,
+    borrowed.CONCERN,
     room.CONCERN,
     starting.CONCERN,
     nonfinite.CONCERN,

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from orchestrator.core.launching.placement import NoPlacement, Occupied, against, place
 from orchestrator.core.plan import SLOT, Gpu, HostPlan, Plan, TaskPlan, lease_in_words
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Instant
+from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed
@@ -26,6 +28,11 @@ Machine = tuple[str, int | None]
 def machine(host: HostPlan) -> Machine:
     """Return what a host is told by, whatever files call it."""
     return host.address or host.name, host.port
+
+
+def same_hosts(plan: Plan) -> int:
+    """Return what is the same of plans whose hosts are, with all that counts for a place."""
+    return cast("Roster[str, HostPlan]", plan.hosts).digest(lambda host: (host, host.tasks_max))
 
 
 def machine_in_words(host: HostPlan) -> str:
@@ -124,16 +131,19 @@ class Held:
         found: dict[str, Occupied] = {}
         for host in plan.hosts:
             ours, tasks = self.leases.get(host.address), self.tasks.get(host.address, 0)
-            seen, why = known.of(host, now), known.why_drained(host) or self.out.get(machine(host), "")
+            seen = known.of(host, now) if known.seen else None
+            why = (known.why_drained(host) if known.drained else "") or self.out.get(machine(host), "")
             if ours is None and not tasks and seen is None and not why:
                 continue
             leases = {**(seen.leases if seen else {}), **(ours or {})}
-            for gpu in host.gpus:  # another file may name it in the other way
+            for gpu in host.gpus if known.numbers else ():  # another file may name it in the other way
                 if (number := known.numbers.get((host.address, gpu))) in leases:
                     leases.setdefault(gpu, leases[number])
+            words = [lease for lease in leases if isinstance(lease, str) and _is_slot(lease)]
+            slots = {int(lease[len(SLOT) :]): leases.pop(lease) for lease in words}
             found[host.name] = Occupied(
-                gpus={lease: who for lease, who in leases.items() if not _is_slot(lease)},
-                slots={int(str(lease)[len(SLOT) :]): who for lease, who in leases.items() if _is_slot(lease)},
+                gpus=leases,
+                slots=slots,
                 tasks=tasks,
                 why=why or (seen.why if seen else ""),
                 gpu_bytes=seen.gpu_bytes if seen else {},
@@ -141,8 +151,8 @@ class Held:
         return found
 
 
-def _is_slot(lease: Gpu) -> bool:
-    return isinstance(lease, str) and lease.startswith(SLOT) and lease[len(SLOT) :].isdecimal()
+def _is_slot(lease: str) -> bool:
+    return lease.startswith(SLOT) and lease[len(SLOT) :].isdecimal()
 
 
 _UNFIT = {
@@ -170,8 +180,10 @@ def unfit(runs: Iterable[Run]) -> dict[Machine, str]:
     return found
 
 
-def find(plan: Plan, held: Held, known: Known, now: Instant) -> Placed | tuple[NoPlacement, ...]:
-    """Return the best place for a plan among what is free; or why there is none."""
+def find(
+    plan: Plan, held: Held, known: Known, now: Instant, *, tells: bool = True
+) -> Placed | tuple[NoPlacement, ...]:
+    """Return the best place for a plan among what is free, with why not elsewhere (`tells`); or why there is none."""
     occupied = held.occupied(plan, known, now)
     tasks, problems = place(
         plan.hosts, plan.needs, equal_gpus=STRATEGIES[plan.strategy].equal_gpus, occupied=occupied
@@ -188,7 +200,7 @@ def find(plan: Plan, held: Held, known: Known, now: Instant) -> Placed | tuple[N
     reasons = {
         host.name: against(host, plan.needs, occupied.get(host.name, Occupied()))
         for host in plan.hosts
-        if host.name not in used and host.name in occupied
+        if tells and host.name not in used and host.name in occupied
     }
     return Placed(tasks, spares, tuple((name, why) for name, why in reasons.items() if why))
 
@@ -221,8 +233,8 @@ def where(tasks: Iterable[TaskPlan]) -> str:
 
 def placed(plan: Plan, place: Placed) -> Plan:
     """Return the plan with this place. A spare that another run holds is none of this run's."""
-    hosts = tuple(
-        replace(host, spare=False) if host.spare and host.name not in place.spares else host
-        for host in plan.hosts
-    )
+    others = [host.name for host in plan.hosts if host.spare and host.name not in place.spares]
+    hosts = plan.hosts
+    if others:
+        hosts = tuple(replace(host, spare=False) if host.name in others else host for host in hosts)
     return replace(plan, hosts=hosts, tasks=place.tasks)

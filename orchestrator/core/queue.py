@@ -23,7 +23,7 @@ from typing import Any
 
 from orchestrator.core import conflicts
 from orchestrator.core.events import HostLent
-from orchestrator.core.hosts.lending import lacking, stand_in
+from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
 from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
@@ -36,6 +36,7 @@ from orchestrator.core.pool import (
     find,
     in_vain,
     placed,
+    same_hosts,
     sentence,
     unfit,
 )
@@ -118,7 +119,9 @@ def _holding(runs: Iterable[Run], known: Known) -> Iterator[tuple[Ask, Instant]]
             yield Ask(run.run_id, needs, users=dict.fromkeys(needs, "what may be left")), inf
 
 
-def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[tuple[str, HostLent]]:
+def pool_replacements(
+    runs: Iterable[Run], now: Instant, known: Known = NOTHING
+) -> list[tuple[str, HostLent]]:
     """Return which runs that lack a host are lent one, and which. They come before all that wait."""
     runs = tuple(runs)
     short = [(run, slot) for run in runs for slot in lacking(run, now)]
@@ -128,7 +131,7 @@ def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list
     held = _held((ask for ask, _ in _holding(runs, known)), unfit(runs))
     lent: dict[tuple[str, str], HostLent] = {}
     for run, slot in short:
-        host = stand_in(run, slot, held, known, now)
+        host = pool_replacement(run, slot, held, known, now)
         if host is not None and (run.run_id, host.name) not in lent:
             lent[run.run_id, host.name] = HostLent(now, host, slot)
             held.add(
@@ -140,40 +143,69 @@ def stand_ins(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list
 def _held(busy: Iterable[Ask], out: Mapping[Machine, str]) -> Held:
     held = Held()
     held.out = {**out}
-    for ask in busy:
-        held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+    _add(held, busy)
     return held
 
 
-RESERVED_MAX = 20
+def _add(held: Held, busy: Iterable[Ask]) -> None:
+    for ask in busy:
+        held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+
+
+RESERVED_MAX = 10
 """For how many runs that wait a place is held back. Others begin where they delay none of these."""
 
 
 class _Chooser:
-    """Chooses the places of runs that wait, among what the runs before them leave."""
+    """Chooses the places of runs that wait, among what the runs before them leave.
+
+    Ten thousand that wait ask for much the same. So each need is looked at once, while its place is not taken.
+    """
 
     def __init__(self, known: Known, out: Mapping[Machine, str], now: Instant) -> None:
         self._known, self._out, self._now = known, out, now
-        self._reserved = 0
+        self._running, self._all = _held((), out), _held((), out)
+        """What is held by those that run or begin, and what is held back too."""
+        self._begun = self._before = 0
+        """How many of those have been added."""
+        self._is_asked = False
+        self._not_now: set[tuple[object, ...]] = set()
+        """Needs for which nothing is free that is not held back: what is free becomes only less."""
         self._in_vain: set[tuple[object, ...]] = set()
-        """Needs that found no place: what is free becomes only less."""
+        """Needs for which nothing is free at all."""
+        self._later: dict[tuple[object, ...], Ask] = {}
+        """By need: the place that is not free before others have ended or begun."""
+        self._begin_now: set[object] = set()
+        """What runs have that begin now."""
 
-    def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[QueueTurn]) -> Ask:
+    def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[Ask]) -> Ask:
         """Return the request with a place: one that is free now, else the one that is free the earliest."""
         plan = ask.plan
         if plan is None:
             return ask
-        need = (id(plan.hosts), plan.needs, plan.strategy)
-        holding = [each for each, _ in taken]
-        before = [turn.ask for turn in ahead if not turn.ask.others]
-        if need not in self._in_vain:
-            for busy in ([*holding, *before], holding) if before else (holding,):
-                if isinstance(place := self._find(plan, busy), Placed):
-                    return self._with(ask, plan, place)
+        begun, before = [each for each, _ in taken[self._begun :]], ahead[self._before :]
+        if self._is_asked:
+            self._begin_now.update(key for each in begun for key in each.needs)
+        self._begun, self._before, self._is_asked = len(taken), len(ahead), True
+        _add(self._running, begun)
+        _add(self._all, [*begun, *before])
+        need = (same_hosts(plan), plan.needs, plan.strategy)
+        later = self._later.get(need)
+        if later is not None and self._begin_now.isdisjoint(later.needs):
+            return replace(later, run_id=ask.run_id, lasts_s=ask.lasts_s, plan=plan)
+        if need not in self._not_now:
+            if isinstance(place := find(plan, self._all, self._known, self._now), Placed):
+                return self._with(ask, plan, place)
+            self._not_now.add(need)
+        if ahead and need not in self._in_vain:
+            if isinstance(place := find(plan, self._running, self._known, self._now), Placed):
+                return self._remembered(need, self._with(ask, plan, place))
             self._in_vain.add(need)
-        if self._reserved >= RESERVED_MAX:
+        if len(ahead) >= RESERVED_MAX:
             return replace(ask, others="others that wait are before it")
-        self._reserved += 1
+        return self._remembered(need, self._with_earliest(ask, plan, taken))
+
+    def _with_earliest(self, ask: Ask, plan: Plan, taken: Sequence[tuple[Ask, Instant]]) -> Ask:
         # The more of them have ended, the more is free: so the fewest ends are found by halving.
         ends = [each for each, _ in sorted(taken, key=lambda one: one[1] if one[1] > self._now else inf)]
         place = self._find(plan, [])
@@ -190,6 +222,10 @@ class _Chooser:
                 fewest = middle + 1
         return self._with(ask, plan, place)
 
+    def _remembered(self, need: tuple[object, ...], ask: Ask) -> Ask:
+        self._later[need] = ask
+        return ask
+
     def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:
         """Return who has what a run needs now; empty where its places are fixed."""
         if ask.plan is None:
@@ -201,7 +237,7 @@ class _Chooser:
         return _held(busy, self._out)
 
     def _find(self, plan: Plan, busy: Iterable[Ask]) -> Placed | tuple[NoPlacement, ...]:
-        return find(plan, self._held(busy), self._known, self._now)
+        return find(plan, self._held(busy), self._known, self._now, tells=False)
 
     def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
         there = placed(plan, place)
@@ -230,22 +266,29 @@ def reckon(
     taken = list(held)
     ahead: list[QueueTurn] = []
     turns: list[QueueTurn] = []
+    holders: dict[object, list[tuple[Ask, Instant]]] = {}
+    for entry in taken:
+        for need in entry[0].needs:
+            holders.setdefault(need, []).append(entry)
     for asked in waiting:
-        ask = chooser.choose(asked, taken, ahead) if chooser is not None else asked
-        holding = [(blocker, until) for blocker, until in taken if _shared(blocker, ask)]
-        before = [turn for turn in ahead if _shared(turn.ask, ask) and not turn.ask.others]
+        ask = chooser.choose(asked, taken, [turn.ask for turn in ahead]) if chooser is not None else asked
+        holding = list({id(entry): entry for need in ask.needs for entry in holders.get(need, ())}.values())
+        before = [turn for turn in ahead if _shared(turn.ask, ask)] if ask.needs else []
         is_free = not holding and not ask.others
         if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
             turns.append(QueueTurn(ask, now))
             taken.append((ask, now + ask.lasts_s))
+            for need in ask.needs:
+                holders.setdefault(need, []).append(taken[-1])
             continue
         # A run that is over its limit may end at any moment, so no moment is promised.
         frees = [until if until > now else inf for _, until in holding] + [inf] * bool(ask.others)
         frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
         blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in before]
         waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
-        ahead.append(QueueTurn(ask, max(frees), waits_for))
-        turns.append(ahead[-1])
+        turns.append(QueueTurn(ask, max(frees), waits_for))
+        if not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX):
+            ahead.append(turns[-1])
     return turns
 
 

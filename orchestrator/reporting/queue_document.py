@@ -15,12 +15,17 @@ from orchestrator.core.state.run import Run
 SCHEMA = 1
 
 
-def queue_document(runs: Mapping[str, Run], now: float, known: Known = NOTHING) -> dict[str, Any]:
-    """Return the waiting runs in order, with what they wait for, since when, and their expected begin."""
-    return {
-        "schema": SCHEMA,
-        "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in turns(runs.values(), now, known)],
-    }
+def queue_document(
+    runs: Mapping[str, Run], now: float, known: Known = NOTHING, reckoned: Sequence[QueueTurn] = ()
+) -> dict[str, Any]:
+    """Return the waiting runs in order, with what they wait for, since when, and their expected begin.
+
+    `reckoned` are the turns as they were decided upon last. They hold while the same runs wait.
+    """
+    waiting = {run.run_id for run in runs.values() if isinstance(run.phase_state, Queued)}
+    if {turn.ask.run_id for turn in reckoned} != waiting:
+        reckoned = turns(runs.values(), now, known)
+    return {"schema": SCHEMA, "queue": [_turn(turn, runs[turn.ask.run_id], now) for turn in reckoned]}
 
 
 def add_turns(shown: Sequence[dict[str, Any]], queue: Mapping[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +111,61 @@ def test_a_drained_host_is_out_of_placement_for_all_runs_until_it_is_let_in_also
     assert f"runs can be placed on {first}" in cluster.ok("undrain", first)
     cluster.ok("up", one(cluster, "u", hosts))
     assert places(cluster, "u") == [first]
+
+
+_ALONE = '''"""Takes a lock of its host for itself, which another run must not have, and ends."""
+import json, os, sys, time
+
+told = json.loads(os.environ["TF_CONFIG"])
+address = told["cluster"][told["task"]["type"]][told["task"]["index"]].rpartition(":")[0]
+lock = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), f"lock-{address}")
+os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+time.sleep(0.3)
+os.unlink(lock)
+'''
+
+
+def _race(heads: Sequence[Cluster], starts: int, directory: Path) -> None:
+    """Let all heads start gangs of two on three hosts at once, and wait for the end of all. One can run at a time."""
+    work = directory / "work"
+    work.mkdir()
+    (work / "alone.py").write_text(_ALONE)
+    hosts = [{**host, "slots": 1} for host in heads[0].hosts(3)]
+
+    def start(head: Cluster, number: int, which: int) -> None:
+        types = {"worker": {"replicas": 2}}
+        more: dict[str, Any] = {"script": "alone.py", "workdir": str(work), "checkpoint": False}
+        spec = head.spec(str(directory / "x"), name=f"r{which}-{number}", hosts=hosts, types=types, **more)
+        head.ok("up", spec, "--queue", "--detach", "--no-check", timeout=120.0)
+
+    def start_all(which: int) -> None:
+        for number in range(starts // len(heads)):
+            start(heads[which], number, which)
+
+    with ThreadPoolExecutor(len(heads)) as at_once:
+        list(at_once.map(start_all, range(len(heads))))
+
+    def phases() -> list[str]:
+        shown = [json.loads(head.ok("status", "--json"))["runs"] for head in heads]
+        return [str(run["phase"]) for runs in shown for run in runs if str(run["name"]).startswith("r")]
+
+    ended = {"SUCCEEDED", "FAILED", "KILLED"}
+    wait_until(lambda: set(phases()) <= ended, "all runs have ended", timeout=starts * 40.0)
+    assert phases() == ["SUCCEEDED"] * starts, "no GPU or slot twice, and no start lost"
+    assert not list(directory.glob("lock-*"))
+
+
+@pytest.mark.long  # until it has been seen to end on a quiet machine
+@pytest.mark.timeout(1800)
+def test_two_heads_race_for_starts_and_none_is_lost(
+    cluster: Cluster, second: Cluster, tmp_path: Path
+) -> None:
+    _race((cluster, second), 8, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_two_heads_race_for_two_hundred_starts_and_none_is_lost(
+    cluster: Cluster, second: Cluster, tmp_path: Path
+) -> None:
+    _race((cluster, second), 200, tmp_path)

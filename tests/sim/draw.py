@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import (
     PRIORITIES,
+    Ask,
     CheckpointPlan,
     HostPlan,
     Plan,
@@ -31,11 +34,12 @@ alone. beside: all that can be wrong with one run, whose neighbours on the same 
 hosts lie, beside others that must not notice. chaos: all faults, but no lies. apart: chaos, and more often, among hosts
 that share no checkpoint directory. long: days of training with slow heartbeats, and few faults."""
 
-ASKED = (*KINDS, "queue")
-"""Those that can be asked for. queue: chaos among runs that want the same GPUs, and wait in the queue for them. It is
-drawn by no seed, since the worlds of all seeds would be others."""
+ASKED = (*KINDS, "queue", "pool")
+"""Those that can be asked for. queue: chaos among runs that want the same GPUs, and wait in the queue for them. pool:
+the same, where their places are chosen on a pool of hosts, of which free ones stand in for lost ones. They are drawn by
+no seed, since the worlds of all seeds would be others."""
 
-WILD = ("chaos", "apart", "long", "queue")
+WILD = ("chaos", "apart", "long", "queue", "pool")
 """The kinds in which anything may happen."""
 
 SCRIPTS = ("good",) * 8 + ("fails-early", "fails-at-a-step", "restores-nothing", "good")
@@ -91,7 +95,7 @@ class Scenario:
     def bound_s(self) -> float:
         """How long after the healing all runs may take to end."""
         bounds = [run.bound_s for run in self.runs]
-        return sum(bounds) if self.kind == "queue" else max(bounds)
+        return sum(bounds) if self.kind in ("queue", "pool") else max(bounds)
 
 
 def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
@@ -104,6 +108,7 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
         "chaos": (1, 1, 1, 2, 3),
         "apart": (1, 1, 2),
         "queue": (4, 5),
+        "pool": (3, 5),
     }.get(kind, (1,))
     timing = _slow(chance) if kind == "long" else _timing(chance, kind == "harmless")
     # Each heartbeat costs the same to simulate, so scenarios with frequent heartbeats are shorter.
@@ -115,8 +120,10 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
     for number, name in enumerate(names):
         own = "chaos" if kind in WILD else kind
         own = ("chaos" if number == 0 else "calm") if kind in ("beside", "lies") else own
-        run = _run(chance, own, name, 0 if kind == "queue" else number, workdir, timing, hours)
-        run = _queued(chance, run, hours) if kind == "queue" else _lent(run)
+        waits = kind in ("queue", "pool")
+        run = _run(chance, own, name, 0 if waits else number, workdir, timing, hours)
+        run = _queued(chance, run, hours) if waits else _lent(run)
+        run = _pooled(run) if kind == "pool" else run
         runs.append(_without_share(run) if kind == "apart" else run)
     misfit = kind == "lies" and chance.random() < 0.6
     if misfit:  # the link to a host that lies so is dropped, and whoever shares it is cut off
@@ -149,6 +156,22 @@ def _queued(chance: Random, run: RunScenario, hours: float) -> RunScenario:
     limit_s = chance.uniform(0.2, 2.0) * hours * 3600 if chance.random() < 0.5 else None
     plan = replace(run.plan, queue=queue, time_limit_s=limit_s)
     return replace(run, plan=plan, begins_at=chance.uniform(0.0, 0.3 * hours * 3600))
+
+
+def _pooled(run: RunScenario) -> RunScenario:
+    """Let a run be placed on what is free of more hosts than it needs."""
+    plan = run.plan
+    counts = Counter(task.id.type for task in plan.tasks)
+    needs = tuple(Ask(type_, count, 1) for type_, count in counts.items())
+    gpus = tuple(range(SLOTS_MAX))
+    slots = max(host.slots for host in plan.hosts)
+    hosts = tuple(
+        HostPlan(name=f"h{i}", address=f"h{i}", data_address=f"10.0.0.{i + 1}", slots=slots, gpus=gpus)
+        for i in range(TASKS_MAX + 2)
+    )
+    tasks, problems = place(hosts, needs, equal_gpus=True)
+    assert tasks, problems
+    return replace(run, plan=replace(plan, hosts=hosts, tasks=tasks, needs=needs))
 
 
 def _fault_every_s(chance: Random, kind: str) -> float:

@@ -245,14 +245,20 @@ def put(session: Session, layout: Layout, name: str, output: str | None) -> int:
     if output is None:
         session.put(text.rstrip("\n"))
         return 0
+    put_text(session, text, output)
+    session.say(f"`orch doctor {output}` checks it and the hosts")
+    return 0
+
+
+def put_text(session: Session, text: str, output: str) -> None:
+    """Write a file that must not exist."""
     try:
         with open(output, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as e:
         reason = "it exists already" if isinstance(e, FileExistsError) else os.strerror(e.errno or 0)
         raise UsageError(f"cannot write {output}: {reason}", hint="name another file") from e
-    session.say(f"wrote {output}; `orch doctor {output}` checks it and the hosts")
-    return 0
+    session.say(f"wrote {output}")
 
 
 def _is_ordinary(layout: Layout, folder: str) -> bool:

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.commands.import_ import put
+from orchestrator.cli.commands.import_ import put, put_text
 from orchestrator.cli.help import Command
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import UsageError
@@ -59,6 +60,12 @@ _SSH_CONFIG = "~/.ssh/config"
     type=click.Path(),
     help="The file, which must not exist. Default: cluster.yaml.",
 )
+@click.option(
+    "--inventory",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write the hosts to this file, which must not exist, and name it in the spec: other specs can name it too.",
+)
 @click.pass_obj
 def command(
     session: Session,
@@ -69,6 +76,7 @@ def command(
     name: str | None,
     directory: str | None,
     output: str,
+    inventory: str | None,
 ) -> int:
     """Examine HOSTs over SSH, and write a commented cluster.yaml for them.
 
@@ -81,8 +89,9 @@ def command(
     is seen to go on or not. What must change in it is shown as a patch, and changed only if you agree. Exit code 1 if
     the script cannot train so. The trial is a run of its own, and is removed.
     """
-    if os.path.exists(output):
-        raise UsageError(f"{output} exists already", hint="name another file with --output")
+    for file, option in ((output, "--output"), (inventory, "--inventory")):
+        if file is not None and os.path.exists(file):
+            raise UsageError(f"{file} exists already", hint=f"name another file with {option}")
     name = name or _run_name()
     chosen = _script(script)
     data = _data(chosen)
@@ -90,6 +99,11 @@ def command(
     for result in survey.hosts:
         session.say(_sentence(result))
     layout = _layout(survey, machines, chosen, name, _schema(session))
+    if inventory is not None:
+        from orchestrator.spec.foreign.write import hosts_yaml
+
+        put_text(session, hosts_yaml(layout), inventory)
+        layout = replace(layout, inventory=os.path.relpath(inventory, os.path.dirname(output) or "."))
     put(session, layout, name, output)
     session.put(output)
     missing = [result for result in survey.hosts if result.why is not None]
@@ -182,8 +196,6 @@ def _sentence(result: Surveyed) -> str:
 
 
 def _layout(survey: Survey, machines: Sequence[Machine], script: str, name: str, schema: str) -> Layout:
-    from dataclasses import replace
-
     from orchestrator.spec.foreign.layout import Layout, Training
 
     heard = [result for result in survey.hosts if result.why is None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.core.gang import highest_reported
-from orchestrator.core.hosts import lending, slots
+from orchestrator.core.hosts import pool_hosts, slots
 from orchestrator.core.hosts.host_state import is_cut_off
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.hosts.slots import Assignment
@@ -57,7 +57,7 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
         for host in run.hosts
         if host.name not in holding
         and slots.is_free(run, host)
-        and not lending.is_lent(run, host.name)  # it stays only while it is needed
+        and not pool_hosts.is_lent(run, host.name)  # it stays only while it is needed
         and run.standby.lost_on.count(host.name) < SPARE_LOSSES_MAX
     ]
     taken = run.plan.hosts_used

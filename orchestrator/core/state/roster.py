@@ -43,6 +43,7 @@ class Roster(tuple[V, ...], Generic[K, V]):
     """The values, in their order. Names are unique."""
 
     _index: _Index[K, V]
+    _digest: int
 
     def __new__(
         cls,
@@ -68,6 +69,12 @@ class Roster(tuple[V, ...], Generic[K, V]):
     def stands_as(self, other: Roster[K, V]) -> bool:
         """Return whether one was made from the other by replacing values: names and places are the same."""
         return self._index is other._index
+
+    def digest(self, of: Callable[[V], object]) -> int:
+        """Return a hash of what `of` says of each value. It is reckoned once for each roster."""
+        if "_digest" not in self.__dict__:
+            self._digest = hash(tuple(map(of, self)))
+        return self._digest
 
     def find(self, name: K) -> V | None:
         """Return the value of that name; None if there is none."""

@@ -289,18 +289,20 @@ def new_run(
 ) -> Run:
     """Return the state of a run that has just been submitted."""
 
+    used = set(plan.hosts_used)
+
     def task(planned: TaskPlan) -> Task:
         return Task(id=planned.id, host=planned.host)
 
     def host(planned: HostPlan) -> Host:
-        return Host(name=planned.name, since_at=at, untouched=planned.name not in plan.hosts_used)
+        return Host(name=planned.name, since_at=at, untouched=planned.name not in used)
 
     return Run(
         run_id=run_id,
         plan=plan,
         epoch=epoch,
         tasks=tuple(task(t) for t in sorted(plan.tasks, key=lambda t: t.id)),
-        hosts=tuple(host(h) for h in plan.hosts if h.spare or h.name in plan.hosts_used),
+        hosts=tuple(host(h) for h in plan.hosts if h.spare or h.name in used),
         since_at=at,
         phase_state=_first(plan, at),
         reason="connecting to the hosts" if plan.queue is None else "waits in the queue",

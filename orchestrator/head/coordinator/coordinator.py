@@ -33,11 +33,11 @@ from orchestrator.core.events import (
     LimitReached,
     NoticeFailed,
 )
-from orchestrator.core.hosts.lending import lacking
+from orchestrator.core.hosts.pool_hosts import lacking
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import LEASING, HostPlan, Plan, TaskId
 from orchestrator.core.pool import Known, Placed
-from orchestrator.core.queue import QueueTurn, stand_ins, turn_of
+from orchestrator.core.queue import QueueTurn, pool_replacements, turn_of
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
@@ -435,7 +435,7 @@ class Coordinator:
 
     def queue(self) -> dict[str, Any]:
         """Return the document of `orch queue`: the waiting runs in order, what they wait for, and since when."""
-        return queue_document(self.loop.runs, time.monotonic(), self.loop.known)
+        return queue_document(self.loop.runs, time.monotonic(), self.loop.known, self.loop.turns)
 
     def _look_after_gone(self, begun: Run) -> None:
         """Connect to this run's hosts that an ended run gave up, to end that run's processes there."""
@@ -481,9 +481,9 @@ class Coordinator:
         """
 
         def event(run: Run) -> DrainRequested:
-            may_stand_in = self._may_stand_in(())
+            may_be_replaced = self._may_be_replaced(())
             return host_requests.drain(
-                run, host, at=time.monotonic(), now=now, why=why, may_stand_in=may_stand_in
+                run, host, at=time.monotonic(), now=now, why=why, may_be_replaced=may_be_replaced
             )
 
         return self._decide_of_host(name, event)
@@ -498,9 +498,9 @@ class Coordinator:
         def command() -> list[tuple[Run, str]]:
             words = self._machines(host)
             runs = self._on_machines(words, lambda run: not run.phase.is_terminal)
-            at, may_stand_in = time.monotonic(), self._may_stand_in(words)
+            at, may_be_replaced = time.monotonic(), self._may_be_replaced(words)
             events = [
-                host_requests.drain(run, name, at=at, now=now, why="", may_stand_in=may_stand_in)
+                host_requests.drain(run, name, at=at, now=now, why="", may_be_replaced=may_be_replaced)
                 for run, name in runs
             ]
             since = f"{now_utc()[:16].replace('T', ' ')} UTC"
@@ -528,21 +528,21 @@ class Coordinator:
         having: list[tuple[Run, str]] = self.loop.call(command)
         return [(self.undrain(run.run_id, name), name) for run, name in having]
 
-    def _may_stand_in(self, words: Collection[str]) -> Callable[[Run], bool]:
+    def _may_be_replaced(self, words: Collection[str]) -> Callable[[Run], bool]:
         """Return a question about runs that lack a host from now on: are others free for these, one after the other?"""
         known = self.loop.known
         known = replace(known, drained={**known.drained, **dict.fromkeys(words, "is drained")})
         changed: dict[str, Run] = {}
 
-        def may_stand_in(run: Run) -> bool:
+        def may_be_replaced(run: Run) -> bool:
             changed[run.run_id] = run
             now = time.monotonic()
             runs = [changed.get(run_id, other) for run_id, other in self.loop.runs.items()]
-            found = Counter(run_id for run_id, _ in stand_ins(runs, now, known))
+            found = Counter(run_id for run_id, _ in pool_replacements(runs, now, known))
             short = {run_id: len(lacking(other, now)) for run_id, other in changed.items()}
             return all(0 < count == found[run_id] for run_id, count in short.items())
 
-        return may_stand_in
+        return may_be_replaced
 
     def _machines(self, host: str) -> list[str]:
         """Return the machine that people call so, as a word; the word itself where nobody has told of any machine.

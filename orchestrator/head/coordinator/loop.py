@@ -46,12 +46,12 @@ from orchestrator.core.events import (
     Submitted,
     Ticked,
 )
-from orchestrator.core.hosts.lending import is_lent
+from orchestrator.core.hosts.pool_hosts import is_lent
 from orchestrator.core.in_words import decided
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.pool import Known
+from orchestrator.core.queue import QueueTurn, pool_replacements, turns, ways
 from orchestrator.core.queue import rank as queue_rank
-from orchestrator.core.queue import stand_ins, turns, ways
 from orchestrator.core.state.instants import Deadline, rebased, stood_still
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase, Queued
@@ -161,7 +161,9 @@ class Loop:
         self.known = Known()
         """What hosts have said of what others hold there."""
         self._reckoned: tuple[float, list[object]] = (0.0, [])
-        """When it was last reckoned who of them begins, and of which states."""
+        """Until when it holds who of them begins, and of which states."""
+        self.turns: Sequence[QueueTurn] = ()
+        """What was reckoned then; any thread may read it."""
         self._lent_at = 0.0
         """When it was last reckoned which runs lack a host."""
 
@@ -275,7 +277,7 @@ class Loop:
         """Let free hosts of the pool stand in for those that runs have lost."""
         if self._at - self._lent_at >= RECKON_S and self._backlog.retry_at is None:
             self._lent_at = self._at
-            for run_id, event in stand_ins(self.runs.values(), self._at, self.known):
+            for run_id, event in pool_replacements(self.runs.values(), self._at, self.known):
                 self._try([(run_id, event)])
 
     def _begin_waiting(self) -> None:
@@ -286,11 +288,13 @@ class Loop:
         stuck = self.halted.keys() & self._waits
         runs = [run for run in self.runs.values() if run.run_id not in stuck]
         states: list[object] = [self.known, *(part for run in runs for part in (run.phase_state, run.plan))]
-        since, before = self._reckoned
-        if now - since < RECKON_S and len(states) == len(before) and all(map(is_, states, before)):
+        until, before = self._reckoned
+        if now < until and len(states) == len(before) and all(map(is_, states, before)):
             return
-        self._reckoned = now, states
-        places = turns(runs, now, self.known)
+        began = self._now()
+        self.turns = places = turns(runs, now, self.known)
+        # A long queue is not reckoned again at once where nothing has changed
+        self._reckoned = now + max(RECKON_S, 10 * (self._now() - began)), states
         known = {run.run_id: run for run in runs}
         for turn in places:
             if turn.has_come:

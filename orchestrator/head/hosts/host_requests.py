@@ -14,16 +14,16 @@ from orchestrator.core.state.run import Run
 
 
 def drain(
-    run: Run, host: str, *, at: float, now: bool, why: str, may_stand_in: Callable[[Run], bool]
+    run: Run, host: str, *, at: float, now: bool, why: str, may_be_replaced: Callable[[Run], bool]
 ) -> DrainRequested:
     """Give the host no more tasks. Refused if the run cannot do without it, unless an engine takes the host away.
 
-    `may_stand_in` returns whether hosts of the pool are free for all the tasks that have no host then.
+    `may_be_replaced` returns whether hosts of the pool are free for all the tasks that have no host then.
     """
     _check_active(run, host)
     why_not = slots.why_not_drained(run, host)
     drained = run.with_host(replace(run.host(host), state=HostState.DRAINED))
-    if why_not is not None and not why and not may_stand_in(drained):
+    if why_not is not None and not why and not may_be_replaced(drained):
         raise Refused(
             why_not,
             hint="`orch hosts` shows who has the others; add a host, or `replicas_min`, to the spec of the next "

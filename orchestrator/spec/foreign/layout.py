@@ -86,6 +86,8 @@ class Layout:
     """The file of the JSON Schema, for editors."""
     transparent: bool = False
     """Whether the script is an ordinary one, which knows of no strategy."""
+    inventory: str = ""
+    """The file of hosts that the spec names; empty: they stand in the spec."""
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

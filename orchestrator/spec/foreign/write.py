@@ -15,6 +15,12 @@ def cluster_yaml(layout: Layout, name: str) -> str:
     return "\n".join(_lines(layout, name)) + "\n"
 
 
+def hosts_yaml(layout: Layout) -> str:
+    """Return the hosts, as they stand in a spec or in an inventory."""
+    hosts = [f"  - {{{', '.join(_host(machine))}}}" for machine in layout.machines]
+    return "\n".join(["hosts:", *hosts]) + "\n"
+
+
 def _lines(layout: Layout, name: str) -> Iterator[str]:
     if layout.schema is not None:
         yield f"# yaml-language-server: $schema={layout.schema}"
@@ -29,9 +35,7 @@ def _lines(layout: Layout, name: str) -> Iterator[str]:
     yield "version: 1"
     yield f"name: {name}"
     yield ""
-    yield "hosts:"
-    for machine in layout.machines:
-        yield f"  - {{{', '.join(_host(machine))}}}"
+    yield f"inventory: {_text(layout.inventory)}" if layout.inventory else hosts_yaml(layout).rstrip()
     yield ""
     yield "run:"
     yield f"  strategy: {layout.strategy}"

@@ -16,7 +16,7 @@ from orchestrator.core.ends import Exit
 from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import Ask, CheckpointPlan, Gpu, HostPlan, Plan
 from orchestrator.core.pool import NOTHING, Known, Seen, machine
-from orchestrator.core.queue import stand_ins
+from orchestrator.core.queue import pool_replacements
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Problem, Run
@@ -59,7 +59,7 @@ class PoolWorld(World):
     def _lend(self) -> None:
         if not self.run.phase.is_terminal:
             if self.alive:
-                for run_id, event in stand_ins([self.run, *self.others], self.now, self.known):
+                for run_id, event in pool_replacements([self.run, *self.others], self.now, self.known):
                     assert run_id == self.run.run_id
                     self.tell(event)
                     self.connect(self.machines[event.lent.name])
@@ -236,7 +236,7 @@ def test_two_runs_that_lack_a_host_are_not_lent_the_same_gpus() -> None:
         world.begin()
         world.go(200.0)
     runs = [replace(world.run, run_id=name) for world, name in zip(worlds, "tu", strict=True)]
-    events = dict(stand_ins(runs, 200.0, worlds[0].known))
+    events = dict(pool_replacements(runs, 200.0, worlds[0].known))
     assert {run_id: event.lent.gpus for run_id, event in events.items()} == {"t": (0, 1), "u": (2, 3)}
 
 

@@ -26,7 +26,7 @@ def with_host(run: Run, name: str, link: Link, gone: str = "") -> Run:
 
 def test_a_host_that_the_run_needs_is_not_drained() -> None:
     with pytest.raises(Refused) as refused:
-        host_requests.drain(a_run(), "a", at=3.0, now=False, why="", may_stand_in=lambda _run: False)
+        host_requests.drain(a_run(), "a", at=3.0, now=False, why="", may_be_replaced=lambda _run: False)
     assert "`orch kill t` ends this one" in str(refused.value.hint)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from orchestrator.core.errors import UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.spec.foreign import ansible, inventory, mpi, tf_config
-from orchestrator.spec.foreign.layout import Layout
-from orchestrator.spec.foreign.write import cluster_yaml
+from orchestrator.spec.foreign.layout import Layout, Machine
+from orchestrator.spec.foreign.write import cluster_yaml, hosts_yaml
+from orchestrator.spec.load import load_spec
 from orchestrator.spec.plan import load_plan
 
 COMMAND = ("python", "train.py", "--lr", "0.1", "--name", "a b: c")
@@ -404,7 +406,8 @@ import sys, time
 from orchestrator.cli.commands.import_ import _read
 from orchestrator.core.errors import UsageError
 from orchestrator.spec.foreign import ansible, inventory, tf_config
-from orchestrator.spec.foreign.write import cluster_yaml
+from orchestrator.spec.foreign.write import cluster_yaml, hosts_yaml
+from orchestrator.spec.load import load_spec
 read = {
     "ansible": lambda text: ansible.ansible(text, None, ()),
     "ray": lambda text: inventory.ray(text, ()),
@@ -461,3 +464,21 @@ def test_two_groups_may_share_a_child_and_the_nearest_variables_win(tmp_path: Pa
     }
     aliased = "all:\n  vars: &v {ansible_user: ml}\n  children:\n    x: {vars: *v, hosts: {a: , b: }}\n"
     assert [m.user for m in ansible.ansible(aliased, "x", ()).machines] == ["ml", "ml"]
+
+
+def test_hosts_may_stand_in_an_inventory_that_the_spec_names(tmp_path: Path) -> None:
+    machines = (
+        Machine("gpu-a", address="10.0.0.1", gpus=2, user="ml"),
+        Machine("gpu-b", gpus=(0, 3), slots=2),
+    )
+    layout = Layout("x", machines, "multi_worker_mirrored", {"worker": 2}, checkpoint="/mnt/t", gpus_each=2)
+    apart = replace(layout, inventory="lab/hosts.yaml")
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab/hosts.yaml").write_text(hosts_yaml(apart))
+    (tmp_path / "one.yaml").write_text(cluster_yaml(layout, "t"))
+    (tmp_path / "two.yaml").write_text(cluster_yaml(apart, "t"))
+    (tmp_path / "train.py").write_text("")
+    one, two = (load_spec(tmp_path / name) for name in ("one.yaml", "two.yaml"))
+    assert one.hosts == two.hosts
+    assert two.inventory == str(tmp_path / "lab/hosts.yaml")
+    assert "10.0.0.1" not in (tmp_path / "two.yaml").read_text()

@@ -1,7 +1,7 @@
 """Which slots of a run lack a host, and which host of the pool may stand in for one. Pure functions.
 
 What a run is lent counts as a spare of it, with no more GPUs and slots than those tasks need. Who is lent which host is
-decided for all runs at once, by `queue.stand_ins`: it knows what they hold.
+decided for all runs at once, by `queue.pool_replacements`: it knows what they hold.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_silent(run: Run, host: Host, at: Instant) -> bool:
     return host.link is Link.UNREACHABLE and is_over and is_cut_off(run)
 
 
-def stand_in(run: Run, slot: str, held: Held, known: Known, now: Instant) -> HostPlan | None:
+def pool_replacement(run: Run, slot: str, held: Held, known: Known, now: Instant) -> HostPlan | None:
     """Return the host of the pool that takes the tasks of a slot and has the fewest GPUs left over; None if none can.
 
     Of its GPUs and slots it has those that these tasks would get.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from orchestrator.core.actions import PrepareHost
 from orchestrator.core.events import HostLent
 from orchestrator.core.hosts import slots
-from orchestrator.core.hosts.lending import is_lent
+from orchestrator.core.hosts.pool_hosts import is_lent
 from orchestrator.core.launching.placement import assigned
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import HostPlan

@@ -256,19 +256,18 @@ class Top(App[None]):
         table.set_class(bool(chosen), "ordered")
         if columns != self._columns or [str(key.value) for key in table.rows] != list(rows):
             self._columns = columns
-            with self.prevent(
-                DataTable.RowHighlighted
-            ):  # the task that was chosen stays so, wherever it is now
+            # The task that was chosen stays so, wherever it is now.
+            with self.prevent(DataTable.RowHighlighted):
                 table.clear(columns=True)
                 for name in columns:
                     table.add_column(name, key=name)
                 for task, cells in rows.items():
                     table.add_row(*cells, key=task)
-                task = self._chosen if self._chosen in rows else next(iter(rows), None)
-                if task is not None:
-                    table.move_cursor(row=table.get_row_index(task))
-            if task != self._chosen:
-                self._chosen = task
+                chosen_now = self._chosen if self._chosen in rows else next(iter(rows), None)
+                if chosen_now is not None:
+                    table.move_cursor(row=table.get_row_index(chosen_now))
+            if chosen_now != self._chosen:
+                self._chosen = chosen_now
                 self.poll()
             return
         for task, cells in rows.items():

@@ -92,7 +92,7 @@ def read(name: str) -> str:
         tables = {"task": measures.TASK, "host": measures.HOST, "gpu": measures.GPU}
         rows = {
             of: [
-                {"name": name, "label": row.label, "unit": row.unit}
+                {"name": name, "label": row.label, "unit": row.unit, "in_tables": row.in_tables}
                 for name, row in table.items()
                 if row.label
             ]

@@ -31,13 +31,15 @@ class Measure(NamedTuple):
     label: str = ""
     """The heading of its column and of its plot; empty if it has neither."""
     unit: str = ""
-    """`percent`, `bytes`, `per_s`, `count`, `celsius` or `watts`; `text` or `flag` for what is no number."""
+    """`percent`, `bytes`, `bytes_per_s`, `per_s`, `count`, `celsius`, `watts`; `text` or `flag`: it is no number."""
     metric: str = ""
     """Its name in `orch metrics`, whose units are those of Prometheus; empty if it is left out there."""
     about: str = ""
     """The help of the metric."""
     kept: bool = True
     """Whether the history of a run has it; it has numbers only."""
+    in_tables: bool = True
+    """Whether tables have a column of it. A plot it has anyway."""
 
     @property
     def is_number(self) -> bool:
@@ -57,6 +59,9 @@ class TaskMeasures(TypedDict, total=False):
     rss_bytes: Annotated[
         Count | None, Measure("memory", "bytes", "orch_task_memory_bytes", "Its resident memory.")
     ]
+    disk_read_per_s: Annotated[Pace | None, Measure("disk read", "bytes_per_s", in_tables=False)]
+    """What it and its children read from disks, not from the cache of the system."""
+    disk_write_per_s: Annotated[Pace | None, Measure("disk write", "bytes_per_s", in_tables=False)]
     rescue: Annotated[Sentence | None, Measure("rescue", "text")]
     """What it would hand over if a peer died now, and in what time, as was tried; or `no`, and why."""
     log_bytes: Annotated[Count, Measure(kept=False)]
@@ -77,6 +82,17 @@ class HostMeasures(TypedDict):
     ]
     memory_available_bytes: NotRequired[Annotated[FreeBytes | None, Measure(kept=False)]]
     disk_free_bytes: Annotated[FreeBytes | None, Measure(kept=False)]
+    disk_read_per_s: NotRequired[Annotated[Pace | None, Measure("disk read", "bytes_per_s", in_tables=False)]]
+    disk_write_per_s: NotRequired[
+        Annotated[Pace | None, Measure("disk write", "bytes_per_s", in_tables=False)]
+    ]
+    network_in_per_s: NotRequired[
+        Annotated[Pace | None, Measure("network in", "bytes_per_s", in_tables=False)]
+    ]
+    """Of all its interfaces but loopback; the kernel does not count by process."""
+    network_out_per_s: NotRequired[
+        Annotated[Pace | None, Measure("network out", "bytes_per_s", in_tables=False)]
+    ]
     psutil: Annotated[PsutilFrom, Measure(unit="text")]
     """Where psutil came from; `none`: the numbers come from /proc."""
 

@@ -327,6 +327,15 @@ def test_long_words_are_cut_until_one_asks_for_them(shown: Page) -> None:
     assert len(shown.text("td[data-name=state]")) < 400
 
 
+def test_the_line_that_shows_images_and_histograms_is_told(shown: Page) -> None:
+    run_shown(shown)
+    shown.tab.get_by_role("button", name="Images", exact=True).click()
+    assert shown.text("dialog pre") == f"orch tensorboard {RUN}"
+    assert "no login" in shown.text("dialog")
+    shown.tab.get_by_role("button", name="Close").click()
+    assert not shown.tab.locator("dialog pre").is_visible()
+
+
 def test_a_killed_run_promises_nothing(shown: Page) -> None:
     cause = first_cause_document(generation=9, done="generation 10 resumes from step 50")
     run_shown(shown, first_cause=cause, phase="BACKOFF")

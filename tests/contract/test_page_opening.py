@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +68,34 @@ time.sleep(600)  # it is in the foreground until it is left
 """
 
 
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests below /lab/orch on to a page, without that path, and what it answers back as it comes."""
+
+    port = 0
+
+    def do_GET(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        kept = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        connection.request("GET", self.path.removeprefix("/lab/orch") or "/", headers=kept)
+        answer = connection.getresponse()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while part := answer.read1(1 << 16):
+                self.wfile.write(part)
+                self.wfile.flush()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 class Opened:
     """`orch ui --open` with a browser of the test's own."""
 
-    def __init__(self, directory: Path, browser: str) -> None:
+    def __init__(self, directory: Path, browser: str, *options: str) -> None:
         self.runtime = directory / "run"
         env = {
             **{name: value for name, value in os.environ.items() if name != "DISPLAY"},
@@ -75,7 +103,18 @@ class Opened:
             "ORCH_RUNTIME_DIR": str(self.runtime),
             "BROWSER": browser,
         }
-        command = [sys.executable, "-m", "orchestrator.cli.main", "ui", "--open", "--actions", "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "orchestrator.cli.main",
+            "ui",
+            "--open",
+            "--actions",
+            "--port",
+            "0",
+            *options,
+        ]
+        self.env = env
         self.process = subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -158,4 +197,42 @@ def test_a_real_browser_gets_from_the_file_to_the_page(tmp_path: Path) -> None:
         assert "401" not in page.inner_text("body")
         assert "403" not in page.inner_text("body")
         browser.close()
+    assert opened.end() == 0
+
+
+def test_a_browser_is_let_in_through_a_proxy_with_a_path_and_a_share_ends_when_it_is_revoked(
+    tmp_path: Path,
+) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no Chromium here")
+    from playwright.sync_api import sync_playwright
+
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    base = f"http://localhost:{proxy.server_address[1]}/lab/orch"
+    opened = Opened(tmp_path, "/bin/true %s", "--base-url", base)
+    until(opened.pages, timeout_s=60.0)
+    (served,) = opened.runtime.glob("served-*")
+    Proxy.port = int(served.name.removeprefix("served-"))
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+
+    def orch(*words: str) -> str:
+        command = [sys.executable, "-m", "orchestrator.cli.main", "ui", *words]
+        return subprocess.run(
+            command, env=opened.env, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for address in (opened.address, orch("link"), orch("share", "--note", "Anna")):
+            assert address.startswith(f"{base}/login?token=")
+            page = browser.new_context().new_page()
+            page.goto(address)
+            page.get_by_text("There are no runs yet").wait_for(timeout=60_000)
+            assert page.url == f"{base}/#/"
+        share = orch("share", "--list").split()[2]
+        orch("share", "--revoke", share)
+        page.get_by_text("This browser has no access").wait_for(timeout=60_000)
+        browser.close()
+    proxy.shutdown()
     assert opened.end() == 0

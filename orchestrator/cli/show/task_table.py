@@ -14,7 +14,9 @@ from orchestrator.protocol import measures
 
 Document = Mapping[str, Any]
 
-MEASURED = {row.label.upper(): (name, row.unit) for name, row in measures.TASK.items() if row.label}
+MEASURED = {
+    row.label.upper(): (name, row.unit) for name, row in measures.TASK.items() if row.label and row.in_tables
+}
 """By column: the measure of a task that it shows, and its unit."""
 
 _COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", *MEASURED, "GPU", "HEARTBEAT")

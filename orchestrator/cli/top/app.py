@@ -261,13 +261,13 @@ class Top(App[None]):
                 table.clear(columns=True)
                 for name in columns:
                     table.add_column(name, key=name)
-                for name, cells in rows.items():
-                    table.add_row(*cells, key=name)
-                task = self._chosen if self._chosen in rows else next(iter(rows), None)
-                if task is not None:
-                    table.move_cursor(row=table.get_row_index(task))
-            if task != self._chosen:
-                self._chosen = task
+                for task, cells in rows.items():
+                    table.add_row(*cells, key=task)
+                chosen_now = self._chosen if self._chosen in rows else next(iter(rows), None)
+                if chosen_now is not None:
+                    table.move_cursor(row=table.get_row_index(chosen_now))
+            if chosen_now != self._chosen:
+                self._chosen = chosen_now
                 self.poll()
             return
         for task, cells in rows.items():

@@ -6,6 +6,7 @@ import os
 import sys
 
 from orchestrator.both import durable, hostdir, logind, process
+from orchestrator.host.agent.traffic import Traffic
 from orchestrator.host.system import cgroup
 
 TYPE_CHECKING = False
@@ -32,6 +33,7 @@ class Host:
         self.psutil_from: PsutilFrom = "none"
         """Where psutil comes from: bundle, host, or none (then /proc gives the basics)."""
         self._cpu: tuple[int, int] | None = None
+        self._traffic = Traffic()
         self._gpus: GpuLoads | None = None
 
     def hello(self) -> Hello:
@@ -123,6 +125,7 @@ class Host:
     def sample(self) -> Sample:
         """Return the `host` part of a report, with the CPU since the last sample. Unknown values are None."""
         cpu, memory = self._by_psutil() if self._psutil else self._by_proc()
+        traffic = self._traffic.sample()
         try:
             disk = os.statvfs(self.host_dir)
             free: int | None = disk.f_bavail * disk.f_frsize
@@ -136,6 +139,10 @@ class Host:
             "memory_available_bytes": memory_now().get(b"MemAvailable"),
             "disk_free_bytes": free,
             "psutil": self.psutil_from,
+            "disk_read_per_s": traffic[0],
+            "disk_write_per_s": traffic[1],
+            "network_in_per_s": traffic[2],
+            "network_out_per_s": traffic[3],
         }
 
     def _by_psutil(self) -> tuple[float | None, float | None]:

@@ -157,9 +157,9 @@ class TaskProcess:
             self._own_kills.sample(at, self._group.oom_kills() or 0)
         if self._sampler is None:
             self._sampler = usage.Sampler()
-        cpu_percent, rss_bytes = self._sampler.sample(self.pid, at)
-        self.measured = {"cpu_percent": cpu_percent, "rss_bytes": rss_bytes}
-        peak = max(self.peak_rss_bytes or 0, process.peak_rss_bytes(self.pid) or 0, rss_bytes or 0)
+        self.measured = {**self._sampler.sample(self.pid, at)}
+        resident = self.measured["rss_bytes"] or 0
+        peak = max(self.peak_rss_bytes or 0, process.peak_rss_bytes(self.pid) or 0, resident)
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:

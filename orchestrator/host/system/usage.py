@@ -6,6 +6,10 @@ import os
 
 from orchestrator.both import process
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.protocol.measures import TaskMeasures
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -38,24 +42,51 @@ class Sampler:
 
     def __init__(self) -> None:
         self._cpu_s: dict[int, float] = {}
+        self._disk: dict[int, tuple[int, int]] = {}
         self._at: float | None = None
 
-    def sample(self, pid: int, at: float) -> tuple[float | None, int | None]:
-        """Return (CPU in percent of one core since the last call, resident bytes); each is None if unknown.
+    def sample(self, pid: int, at: float) -> TaskMeasures:
+        """Return CPU in percent of one core since the last call, resident bytes, and the bytes of disks in a second.
 
-        `at` is the time of a monotonic clock.
+        Each is None if it is unknown. `at` is the time of a monotonic clock.
         """
         cpu_s: dict[int, float] = {}
+        disk: dict[int, tuple[int, int]] = {}
         rss_bytes = 0
         for each in tree(pid):
             stat = process.stat_of(each)
             if stat is not None:
                 cpu_s[each] = stat.cpu_ticks / _TICKS_PER_S
                 rss_bytes += stat.rss_pages * _PAGE_BYTES
+                if (moved := disk_bytes(each)) is not None:
+                    disk[each] = moved
         percent = None
+        rates: list[float | None] = [None, None]
         if self._at is not None and at > self._at:
             # A process that has begun since then counts from its start; one that has ended does not count any more.
             spent_s = sum(used - self._cpu_s.get(each, 0.0) for each, used in cpu_s.items())
             percent = round(max(0.0, 100.0 * spent_s / (at - self._at)), 1)
-        self._cpu_s, self._at = cpu_s, at
-        return percent, rss_bytes if cpu_s else None
+            if disk:
+                none = (0, 0)
+                moved_bytes = [
+                    sum(now[i] - self._disk.get(each, none)[i] for each, now in disk.items()) for i in (0, 1)
+                ]
+                rates = [round(max(0, moved) / (at - self._at)) for moved in moved_bytes]
+        self._cpu_s, self._disk, self._at = cpu_s, disk, at
+        resident = rss_bytes if cpu_s else None
+        return {
+            "cpu_percent": percent,
+            "rss_bytes": resident,
+            "disk_read_per_s": rates[0],
+            "disk_write_per_s": rates[1],
+        }
+
+
+def disk_bytes(pid: int) -> tuple[int, int] | None:
+    """Return the bytes that a process has read from disks and written to them; None if nobody may know."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            told = dict(line.split(b": ") for line in file.read().splitlines())
+        return int(told[b"read_bytes"]), int(told[b"write_bytes"])
+    except (OSError, ValueError, LookupError):
+        return None

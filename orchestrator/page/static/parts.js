@@ -141,7 +141,7 @@ const IN_UNIT = {
 
 // The columns of the numbers that are measured of tasks or hosts. `remark` adds a word to one of them.
 export const measuredColumns = (of, remark = () => "") =>
-  MEASURES[of].map(({ name, label, unit }) => ({
+  MEASURES[of].filter((row) => row.in_tables).map(({ name, label, unit }) => ({
     name: label,
     num: unit !== "text" && unit !== "flag",
     value: (each) => IN_UNIT[unit](each[name]) + remark(each, name),

@@ -18,13 +18,18 @@ import { colourOf, mergedMarks, penOf } from "./timeline.js";
 export const PLOTS_MAX = 10;
 export const COMPARED_MAX = 50; // runs over each other: more tell nothing
 export const LINES_MAX = 12; // more lines than these are shown as a band
-const UNITS = { percent: " (%)", bytes: " (GiB)", watts: " (W)", celsius: " (°C)" };
+const UNITS = { percent: " (%)", bytes: " (GiB)", bytes_per_s: " (MiB/s)", watts: " (W)", celsius: " (°C)" };
 export const TITLES = Object.fromEntries(
   Object.values(MEASURES).flatMap((rows) => rows.map(({ name, label, unit }) => [name, label + (UNITS[unit] || "")])),
 );
 const NOT_FINITE = { nan: "NaN", inf: "Inf", "-inf": "−Inf" };
-const scaled = (name, ys) =>
-  name.endsWith("_bytes") ? ys.map((y) => (y === null ? null : y / 2 ** 30)) : ys;
+const RATES = new Set(
+  Object.values(MEASURES).flatMap((rows) => rows.flatMap(({ name, unit }) => (unit === "bytes_per_s" ? [name] : []))),
+);
+const scaled = (name, ys) => {
+  const unit = name.endsWith("_bytes") ? 2 ** 30 : RATES.has(name) ? 2 ** 20 : 1;
+  return unit === 1 ? ys : ys.map((y) => (y === null ? null : y / unit));
+};
 
 // The names to plot of the run itself: loss and what belongs to it, the pace, then the other metrics.
 export const plotNames = (series) => {

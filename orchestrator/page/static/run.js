@@ -81,6 +81,7 @@ export class RunView {
       { class: "tools", "aria-label": "Of this run" },
       report ? null : h("a", { href: linkTo(["r", run, "logs"]) }, "Logs (l)"),
       h("a", { href: linkTo(["r", run, "plan"]) }, "Plan and spec (i)"),
+      report ? null : h("button", { type: "button", class: "link", onclick: () => this.tellTensorBoard() }, "Images"),
       SECTIONS.map((name) =>
         h("button", { type: "button", class: "link", onclick: () => this.goTo(name) }, name),
       ),
@@ -239,6 +240,23 @@ export class RunView {
       oninput: () => this.update(),
     });
     return h("div", { class: "tools", hidden: true }, field);
+  }
+
+  // It has no login, so a person starts it, and knows that all users of the machine can read what it serves.
+  tellTensorBoard() {
+    const dialog = document.getElementById("dialog");
+    const line = `orch tensorboard ${this.id}`;
+    const close = h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Close");
+    const copy = h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(line) }, "Copy");
+    put(
+      dialog,
+      h("h2", {}, "Images and histograms"),
+      h("p", {}, "TensorBoard shows what the script has written for it. In a terminal of this machine:"),
+      h("pre", { class: "doc", tabindex: "0" }, line),
+      h("p", { class: "dim" }, "It has no login: all users of the machine can read what it serves."),
+      h("div", { class: "actions" }, copy, close),
+    );
+    dialog.showModal();
   }
 
   goTo(name) {

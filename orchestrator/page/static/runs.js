@@ -355,7 +355,7 @@ export class RunsView {
     const all = Object.values(page.state.runs);
     if (!all.length) {
       this.finding.hidden = true;
-      memo(this.list, "none", () =>
+      memo(this.list, ["none", page.loaded], () =>
         put(
           this.list,
           h(

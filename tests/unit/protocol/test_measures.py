@@ -109,6 +109,7 @@ def test_every_number_says_how_it_is_seen() -> None:
             assert row.unit in (
                 "percent",
                 "bytes",
+                "bytes_per_s",
                 "per_s",
                 "count",
                 "celsius",

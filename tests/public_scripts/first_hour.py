@@ -238,7 +238,48 @@ def _typed(cluster: Cluster, work: Path, *words: str) -> subprocess.CompletedPro
 
 
 def _write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
-    raise NotImplementedError
+    rows = [
+        "| script | killed | went on from | steps seen | minutes | trial | commit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    trained = 0
+    for script in collection["script"]:
+        name = f"{script['of']}: {script['path']}"
+        row = known.get(name)
+        if row is None:
+            continue
+        commits = row["commit"]
+        if row["outcome"] == "refused":
+            said = [line for line in row["why"].splitlines() if line.startswith(("warning:", "error:"))]
+            why = re.sub(r"cluster.yaml:\d+:\d+: run.script: |/tmp/\S*/", "", (said or [row["why"]])[-1])
+            rows.append(
+                f"| {name} | refused before its start: {why.partition(': ')[2]} |  |  |  |  | {commits} |"
+            )
+            continue
+        trained += row["outcome"] == "trained"
+        last = row["resumed"][-1] if row["resumed"] else {}
+        begun = last.get("global_step")
+        proof = re.search(r"restores: (\w[^:,\n]*)", row["init"])
+        killed = f"{row['killed']['task']} at step {row['killed']['at']}" if row["killed"] else "not killed"
+        after = f"step {begun}, {last.get('steps_lost')} lost" if begun is not None else "step 0"
+        ended = f"{row['step']}{', its end' if row['phase'] == 'SUCCEEDED' else ''}"
+        outcome = "" if row["outcome"] == "trained" else f"**failed**: {row.get('phase')}; "
+        rows.append(
+            f"| {name} | {outcome}{killed} | {after} | {ended} | {row['minutes']} | {proof[1] if proof else ''} "
+            f"| {commits} |"
+        )
+    dates = sorted({row["date"] for row in known.values()})
+    of = ", ".join(
+        f"[{each['repository']}](https://github.com/{each['repository']}) at {each['commit'][:10]}"
+        for each in collection["collection"]
+    )
+    text = (
+        f"{', '.join(dates)}: {trained} scripts trained on and came back.\n\n"
+        + "\n".join(rows)
+        + f"\n\nFrom {of}."
+    )
+    page = PAGE.read_text()
+    PAGE.write_text(f"{page.partition(BEGIN)[0]}{BEGIN}\n\n{text}\n\n{END}{page.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -276,12 +276,9 @@ def test_on_a_terminal_what_a_run_waits_for_is_one_line_that_is_rewritten(
 ) -> None:
     def tell() -> None:
         waits = f"0/2 hosts are ready; waiting for gpu-b (unreachable, for {orch.clock:.0f} s)"
-        ended = (
-            {"phase": "KILLED"}
-            if orch.clock > 100
-            else {"phase": "STOPPING" if command == "kill" else "PENDING"}
-        )
-        api.runs[-1].update(**ended, reason=waits)
+        phase = "STOPPING" if command == "kill" else "PENDING"
+        is_over = orch.clock > 100
+        api.runs[-1].update(phase="KILLED" if is_over else phase, reason="ended" if is_over else waits)
 
     orch.err = orch.stderr = terminal = Terminal()
     api.on_status = tell

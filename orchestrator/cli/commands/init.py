@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,12 @@ def command(
     if os.path.exists(output):
         raise UsageError(f"{output} exists already", hint="name another file with --output")
     name = name or _run_name()
+    from orchestrator.spec.foreign.layout import name_of
+    from orchestrator.spec.forms import NAME_PATTERN
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        hint = f"1 to 63 lower-case letters, digits and dashes, such as {name_of(name.replace('_', '-'))}"
+        raise UsageError(f"{name!r} is no name for a run", hint=hint)
     chosen = _script(script)
     data = _data(chosen)
     survey, machines = _examine(session, hosts or _asked(session), name, directory, list(data))

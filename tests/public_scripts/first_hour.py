@@ -256,6 +256,10 @@ def _write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
                 f"| {name} | refused before its start: {why.partition(': ')[2]} |  |  |  |  | {commits} |"
             )
             continue
+        refusal = re.search(r"Unsupported: (.*)", row.get("log", ""))
+        if refusal is not None:
+            rows.append(f"| {name} | refused at its first step: {refusal[1]} |  |  |  |  | {commits} |")
+            continue
         trained += row["outcome"] == "trained"
         last = row["resumed"][-1] if row["resumed"] else {}
         begun = last.get("global_step")

@@ -252,9 +252,8 @@ def _write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
         if row["outcome"] == "refused":
             said = [line for line in row["why"].splitlines() if line.startswith(("warning:", "error:"))]
             why = re.sub(r"cluster.yaml:\d+:\d+: run.script: |/tmp/\S*/", "", (said or [row["why"]])[-1])
-            rows.append(
-                f"| {name} | refused before its start: {why.partition(': ')[2]} |  |  |  |  | {commits} |"
-            )
+            reason = " ".join(why.partition(": ")[2].split())
+            rows.append(f"| {name} | refused before its start: {reason} |  |  |  |  | {commits} |")
             continue
         refusal = re.search(r"Unsupported: (.*)", row.get("log", ""))
         if refusal is not None:

@@ -47,6 +47,8 @@ class Distribution:
         """Whether it reads TF_CONFIG, or speaks with its peers in another way."""
         self.is_unclear = False
         """Whether a strategy may be made where these sources do not show it."""
+        self.own_peers = ""
+        """The `file:line` that in any case sets TF_CONFIG, and with it other peers than it is given."""
         self.fits = False
         self.loops = False
         """Whether it takes its steps itself."""
@@ -102,7 +104,7 @@ def distribution(path: str, root: str = "") -> Distribution:
     folder = os.path.realpath(root or os.path.dirname(os.path.realpath(path)))
     defined: set[str] = set()
     called: set[str] = set()
-    for _, text, imports in followed(path, root):
+    for file, text, imports in followed(path, root):
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
@@ -116,6 +118,8 @@ def distribution(path: str, root: str = "") -> Distribution:
             # `from shared_library import strategy` may be made there for all workers.
             found.is_unclear |= is_foreign and any(word in name.lower() for word in ("strateg", "distribut"))
         _read(tree, found, defined, called)
+        for line in _sets_peers(tree.body):
+            found.own_peers = found.own_peers or f"{os.path.relpath(os.path.realpath(file), folder)}:{line}"
     elsewhere = {name for name in called - defined - _OF_ONE_MACHINE if "strategy" in name.lower()}
     found.is_unclear |= any(not name.endswith("Strategy") and name != "has_strategy" for name in elsewhere)
     # `with made_elsewhere().scope():`
@@ -144,6 +148,20 @@ def _read(tree: ast.Module, found: Distribution, defined: set[str], called: set[
         found.is_unclear |= call in _HIDES
         if call in _OF_ONE_MACHINE or call in _SHARES or call.endswith("Strategy"):
             found.strategies.add(call)
+
+
+def _sets_peers(body: list[ast.stmt]) -> Iterator[int]:
+    """Yield the lines of the module that set TF_CONFIG, whatever it was before."""
+    for statement in body:
+        if isinstance(statement, (ast.With, ast.For)):
+            yield from _sets_peers(statement.body)
+        elif isinstance(statement, ast.Assign):
+            if any(ast.unparse(target).endswith("environ['TF_CONFIG']") for target in statement.targets):
+                yield statement.lineno
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            call = statement.value
+            if ast.unparse(call.func).endswith("environ.update") and "'TF_CONFIG'" in ast.unparse(call):
+                yield statement.lineno
 
 
 def _called(node: ast.Call) -> str:

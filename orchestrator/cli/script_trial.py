@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -136,8 +137,9 @@ def _try(session: Session, file: str, plan: Plan, secrets: Mapping[str, str], ho
     try:
         seen = _to_its_proof(session, run)
         events = client.get("/v1/events", {"name": str(run["run_id"]), "after": 0}).get("events") or []
-        if seen["phase"] == "FAILED" and seen["generation"] == 1:
-            session.warn(f"{plan.script} does not train on {host}: {seen['reason']}")
+        if seen["phase"] == "FAILED" if seen["generation"] == 1 else not _is_killed(seen):
+            cause = (seen.get("first_cause") or {}).get("sentence") or seen["reason"]
+            session.warn(f"{plan.script} does not train on {host}: {cause}")
             session.hint(f"`orch why {trial.name}`, `orch logs {trial.name}`")
             return 1
         session.say(f"restores: {_proved(plan.script, seen, events)}")
@@ -146,6 +148,11 @@ def _try(session: Session, file: str, plan: Plan, secrets: Mapping[str, str], ho
     finally:
         _end(session, trial, run)
     return 0
+
+
+def _is_killed(seen: Mapping[str, Any]) -> bool:
+    """Return whether the trial's own kill is why it was started again, and no failure of the script."""
+    return (seen.get("first_cause") or {}).get("signal") == signal.SIGKILL
 
 
 def _proved(script: str, seen: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
@@ -205,7 +212,7 @@ def _to_its_proof(session: Session, run: Mapping[str, Any]) -> Mapping[str, Any]
 
     def is_over(seen: Mapping[str, Any]) -> bool:
         if seen["generation"] > 1:
-            return not is_active(seen) or trains(seen)
+            return not is_active(seen) or trains(seen) or not _is_killed(seen)
         if (seen.get("global_step") or 0) >= STEPS:
             reached_at.append(session.now())
         is_late = bool(reached_at) and session.now() - reached_at[0] > _SAVES_WITHIN_S

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from orchestrator.cli.show.terminal import fold, inert
+from orchestrator.cli.show.terminal import cut, fold, inert, one_line
 from orchestrator.client.environment import Environment, is_not_running
 
 __all__ = ["Paint", "Session", "StdoutClosed", "discard", "is_not_running"]
@@ -57,6 +57,8 @@ class Session(Environment):
         colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self.paint = Paint(on=colour and self.out_is_terminal)
         self.paint_err = Paint(on=colour and err.isatty())
+        self._is_rewritten = False
+        """Whether the last line on the terminal is to make room for the next one."""
 
     @property
     def width(self) -> int | None:
@@ -75,6 +77,7 @@ class Session(Environment):
 
     def put(self, text: str) -> None:
         """Write data to stdout. Raises StdoutClosed if that fails."""
+        self._make_room()
         try:
             _write(self.out, text)
         except BrokenPipeError:
@@ -89,6 +92,7 @@ class Session(Environment):
 
     def say(self, text: str) -> None:
         """Write a message to stderr, folded to its terminal. A stderr that fails does not end the command."""
+        self._make_room()
         width = self.width_err
         lines = [part for line in text.split("\n") for part in fold(line, width, indent="  ")]
         try:
@@ -96,8 +100,25 @@ class Session(Environment):
         except OSError:
             discard(self.err)
 
+    def rewrite(self, text: str) -> bool:
+        """Show a line on the terminal, in the place of the one that was so shown. False without a terminal."""
+        if not self.err.isatty():
+            return False
+        self._make_room()
+        self.err.write(cut(inert(one_line(text)), (self.width_err or 80) - 1))
+        self.err.flush()
+        self._is_rewritten = True
+        return True
+
+    def _make_room(self) -> None:
+        if self._is_rewritten:
+            self.err.write("\r\x1b[K")
+            self.err.flush()
+            self._is_rewritten = False
+
     def prompt(self, text: str) -> None:
         """Write a question to stderr, without a line end."""
+        self._make_room()
         self.err.write(inert(text))
         self.err.flush()
 

@@ -71,7 +71,10 @@ class Watch(Wait):
         return is_reason or (self._causes_are_shown and kind.row.repeats_a_cause)
 
     def _say_progress(self) -> None:
-        """Print the progress, at most every few seconds and only if it has changed."""
+        """Print the progress, every few seconds at most and if it has changed; on a terminal what waits is one line."""
+        is_shown = self._progress and self.run.get("phase") != "RUNNING" and self._say == self._session.say
+        if is_shown and self._session.rewrite(render.progress(self.run)):
+            return
         if not self._progress or self._session.now() - self._said_at < _PROGRESS_EVERY_S:
             return
         text = render.progress(self.run)

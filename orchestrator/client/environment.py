@@ -42,6 +42,10 @@ class Environment:
 
         logging.getLogger("orchestrator").info("%s", text)
 
+    def rewrite(self, text: str) -> bool:  # noqa: ARG002
+        """Show what changes all the time in one line. False where there is no such line."""
+        return False
+
     def warn(self, text: str) -> None:
         """Report a warning."""
         import logging

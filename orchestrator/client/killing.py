@@ -38,10 +38,13 @@ def wait_end(
         waits = "trains until its next checkpoint" if phase == "RUNNING" else run.get("reason") or "stopping"
         sentence = f"{title}: {phase}: {waits}"
         if sentence != last:
-            environment.say(sentence)
+            if not environment.rewrite(sentence):
+                environment.say(sentence)
             last, since, again_at = sentence, began, began + SAY_AGAIN_S
-        elif began >= again_at:
-            environment.say(f"{sentence}, for {duration(began - since)} so far")
+        elif not environment.rewrite(so_far := f"{sentence}, for {duration(began - since)} so far") and (
+            began >= again_at
+        ):
+            environment.say(so_far)
             again_at += SAY_AGAIN_S
         if environment.now() >= deadline:
             raise WaitTimedOut(

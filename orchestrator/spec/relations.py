@@ -218,6 +218,11 @@ def _copies(parts: Parts, workdir: str, path: str, script: str) -> str | None:
     if workers < 2:
         return None
     found = distribution(path, workdir if run.module else "")
+    if found.own_peers and row.tf_class:
+        return (
+            f"{found.own_peers} sets TF_CONFIG, and so other peers than the hosts of this file: remove that line; "
+            "each task is given its own"
+        )
     if not found.is_plain:
         return None
     way = "`transparent: true`"

@@ -315,6 +315,31 @@ def test_up_refuses_hosts_that_do_not_reach_each_other_and_helps_where_it_can(
         cluster.close()
 
 
+def test_a_host_that_is_off_is_refused_at_once_unless_it_is_to_be_waited_for(
+    tmp_path: Path, lab3: Lab
+) -> None:
+    cluster = Cluster(tmp_path, lab3)
+    cluster.checks = True
+    off = lab3.hosts[1]
+    off.stop_sshd()
+    try:
+        for tasks, hosts in ((2, cluster.hosts(2)), (1, cluster.hosts(2)[1:])):
+            spec = cluster.spec("--steps", "5", tasks=tasks, hosts=hosts)
+            refused = cluster.orch("up", spec, "--detach")
+            assert refused.returncode == 6, refused.stderr
+            said = " ".join(refused.stderr.split())
+            assert "host-1" in said
+            assert "(ssh.no-answer)" in said
+            assert "--wait-for-hosts begins, and waits" in said
+        assert json.loads(cluster.ok("status", "--json"))["runs"] == [], "nothing has begun"
+        cluster.ok("up", spec, "--detach", "--wait-for-hosts")
+        off.start_sshd()
+        cluster.wait_phase("SUCCEEDED", timeout=90)
+    finally:
+        off.restart_sshd()
+        cluster.close()
+
+
 def test_the_first_hour_goes_as_its_page_says(
     tmp_path: Path, lab3: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ PAGE = HERE.parents[1] / "docs" / "first-hour.md"
 BEGIN = "<!-- ten public scripts: begin, by `python -m tests.public_scripts.first_hour` -->"
 END = "<!-- ten public scripts: end -->"
 KILL_AT = 5
-SEEN_AFTER_S = 60.0
+SEEN_AFTER_S = 20.0
 """How long one that trains again behind the step of the kill is seen to its end."""
 LIMIT_S = 600.0
 """Of a script: from what its author published to the end of its training."""
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--fetch", action="store_true", help="get the files that are missing from GitHub")
     parser.add_argument("--only", default="", help="only scripts whose path contains one of these words")
     parser.add_argument("--results", type=Path, default=Path("build/first-hour.json"))
+    parser.add_argument("--no-try", action="store_true", help="leave out the trial of `orch init`")
     parser.add_argument("--page", action="store_true", help="only write the results into docs/first-hour.md")
     args = parser.parse_args()
     collection = tomllib.loads((HERE / "first_hour.toml").read_text())
@@ -72,8 +73,9 @@ def main() -> None:
         paths = [script["path"], *script.get("beside", [])]
         if args.fetch:
             _fetch(of, paths, args.directory)
-        with _newcomer(args.results.parent.resolve()) as (cluster, lab):
-            row = _first_hour(cluster, lab, script, args.directory / of["repository"], paths)
+        with _newcomer(args.results.parent.resolve()) as cluster:
+            more = ["--no-try"] if args.no_try else []
+            row = _first_hour(cluster, script, args.directory / of["repository"], paths, more)
         known[name] = row
         shown = {key: value for key, value in row.items() if key not in ("init", "log")}
         print(script["path"], json.dumps(shown), flush=True)
@@ -92,7 +94,7 @@ def _fetch(of: dict[str, str], paths: list[str], directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _newcomer(place: Path) -> Iterator[tuple[Cluster, Lab]]:
+def _newcomer(place: Path) -> Iterator[Cluster]:
     """Yield somebody with a fresh HOME, two hosts of their ~/.ssh/config, and nothing else."""
     own = place / "first-hour"
     shutil.rmtree(own, ignore_errors=True)
@@ -110,7 +112,7 @@ def _newcomer(place: Path) -> Iterator[tuple[Cluster, Lab]]:
         cluster.checks = True
         cluster.env["HOME"] = str(own / "home")
         try:
-            yield cluster, lab
+            yield cluster
         finally:
             cluster.close()
 
@@ -168,9 +170,9 @@ def _write_tables(home: Path) -> None:
 
 
 def _first_hour(
-    cluster: Cluster, lab: Lab, script: dict[str, Any], source: Path, paths: list[str]
+    cluster: Cluster, script: dict[str, Any], source: Path, paths: list[str], more: list[str]
 ) -> dict[str, Any]:
-    began, name = time.monotonic(), re.sub(r"[\W_]+", "-", Path(script["path"]).stem)[:20]
+    began, name = time.monotonic(), re.sub(r"[\W_]+", "-", Path(script["path"]).stem.lower())[:20].strip("-")
     work = cluster.directory / "work"
     for path in paths:
         target = work / Path(path).relative_to(Path(script["path"]).parent)
@@ -179,7 +181,7 @@ def _first_hour(
         target.write_text((source / path).read_text().replace("keras_core", "keras"))
     row: dict[str, Any] = {"commit": commit(), "date": datetime.date.today().isoformat()}
     typed = _typed(
-        cluster, work, "init", "gpu-a", "gpu-b", "--script", Path(script["path"]).name, "--name", name
+        cluster, work, "init", "gpu-a", "gpu-b", "--script", Path(script["path"]).name, "--name", name, *more
     )
     row["init"] = typed.stderr[-3000:]
     row["init_s"] = round(time.monotonic() - began)
@@ -236,7 +238,51 @@ def _typed(cluster: Cluster, work: Path, *words: str) -> subprocess.CompletedPro
 
 
 def _write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
-    raise NotImplementedError
+    rows = [
+        "| script | killed | went on from | steps seen | minutes | trial | commit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    trained = 0
+    for script in collection["script"]:
+        name = f"{script['of']}: {script['path']}"
+        row = known.get(name)
+        if row is None:
+            continue
+        commits = row["commit"]
+        if row["outcome"] == "refused":
+            said = [line for line in row["why"].splitlines() if line.startswith(("warning:", "error:"))]
+            why = re.sub(r"cluster.yaml:\d+:\d+: run.script: |/tmp/\S*/", "", (said or [row["why"]])[-1])
+            reason = " ".join(why.partition(": ")[2].split())
+            rows.append(f"| {name} | refused before its start: {reason} |  |  |  |  | {commits} |")
+            continue
+        refusal = re.search(r"Unsupported: (.*)", row.get("log", ""))
+        if refusal is not None:
+            rows.append(f"| {name} | refused at its first step: {refusal[1]} |  |  |  |  | {commits} |")
+            continue
+        trained += row["outcome"] == "trained"
+        last = row["resumed"][-1] if row["resumed"] else {}
+        begun = last.get("global_step")
+        proof = re.search(r"restores: (\w[^:,\n]*)", row["init"])
+        killed = f"{row['killed']['task']} at step {row['killed']['at']}" if row["killed"] else "not killed"
+        after = f"step {begun}, {last.get('steps_lost')} lost" if begun is not None else "step 0"
+        ended = f"{row['step']}{', its end' if row['phase'] == 'SUCCEEDED' else ''}"
+        outcome = "" if row["outcome"] == "trained" else f"**failed**: {row.get('phase')}; "
+        rows.append(
+            f"| {name} | {outcome}{killed} | {after} | {ended} | {row['minutes']} | {proof[1] if proof else ''} "
+            f"| {commits} |"
+        )
+    dates = sorted({row["date"] for row in known.values()})
+    of = ", ".join(
+        f"[{each['repository']}](https://github.com/{each['repository']}) at {each['commit'][:10]}"
+        for each in collection["collection"]
+    )
+    text = (
+        f"{', '.join(dates)}: {trained} scripts trained on and came back.\n\n"
+        + "\n".join(rows)
+        + f"\n\nFrom {of}."
+    )
+    page = PAGE.read_text()
+    PAGE.write_text(f"{page.partition(BEGIN)[0]}{BEGIN}\n\n{text}\n\n{END}{page.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 import small_data  # type: ignore[import-not-found]
 
-small_data.TRAIN, small_data.TEST = 2000, 320
+small_data.TRAIN, small_data.TEST = 1280, 160
 _SHAPES = {
     "mnist": ((28, 28), 10, False),
     "fashion_mnist": ((28, 28), 10, False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,6 +94,12 @@ def command(
         if file is not None and os.path.exists(file):
             raise UsageError(f"{file} exists already", hint=f"name another file with {option}")
     name = name or _run_name()
+    from orchestrator.spec.foreign.layout import name_of
+    from orchestrator.spec.forms import NAME_PATTERN
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        hint = f"1 to 63 lower-case letters, digits and dashes, such as {name_of(name.replace('_', '-'))}"
+        raise UsageError(f"{name!r} is no name for a run", hint=hint)
     chosen = _script(script)
     data = _data(chosen)
     survey, machines = _examine(session, hosts or _asked(session), name, directory, list(data))

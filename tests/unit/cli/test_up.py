@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,38 @@ def test_what_a_run_waits_for_is_said_once_and_its_time_once_a_minute(
     api.on_status = tell
     assert orch("up", spec, "--wait", "--timeout", "290s") == 7
     assert 4 <= orch.said.count("PENDING: 0/2 hosts are ready; waiting for gpu-b") <= 6
+
+
+class Terminal(StringIO):
+    """A stderr that a person sees."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("command", ["up", "kill"])
+def test_on_a_terminal_what_a_run_waits_for_is_one_line_that_is_rewritten(
+    orch: Desk, api: FakeApi, spec: str, command: str
+) -> None:
+    def tell() -> None:
+        waits = f"0/2 hosts are ready; waiting for gpu-b (unreachable, for {orch.clock:.0f} s)"
+        phase = "STOPPING" if command == "kill" else "PENDING"
+        is_over = orch.clock > 100
+        api.runs[-1].update(phase="KILLED" if is_over else phase, reason="ended" if is_over else waits)
+
+    orch.err = orch.stderr = terminal = Terminal()
+    api.on_status = tell
+    if command == "up":
+        assert orch("up", spec, "--wait") == 1
+    else:
+        api.runs = [run_document(phase="STOPPING", name="mnist")]
+        orch("kill", "mnist", "--yes")
+    lines = terminal.getvalue().split("\n")
+    waits = [line for line in lines if "waiting for gpu-b" in line]
+    assert len(waits) <= 2, waits
+    assert max(line.count("\r\x1b[K") for line in waits) > 10, "it is shown again and again, in its place"
+    last = terminal.getvalue().rpartition("\r\x1b[K")[2]
+    assert "waiting for gpu-b" not in last, "it made room for what comes then"
 
 
 def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, spec: str) -> None:

@@ -100,3 +100,28 @@ def test_a_file_that_orch_writes_asks_for_it(tmp_path: Path, script: str, transp
     assert ("transparent: true" in Path(file).read_text()) == transparent
     if transparent:
         assert load_plan(file)[0].options.transparent
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_refused"),
+    [
+        ("os.environ['TF_CONFIG'] = '{}'\n", True),
+        ("import json\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {}})\n", True),
+        ("os.environ.update({'TF_CONFIG': '{}'})\n", True),
+        ("if 'TF_CONFIG' not in os.environ:\n    os.environ['TF_CONFIG'] = '{}'\n", False),
+        ("os.environ.setdefault('TF_CONFIG', '{}')\n", False),
+        ("def alone():\n    os.environ['TF_CONFIG'] = '{}'\n", False),
+    ],
+)
+def test_a_script_that_names_its_own_peers_is_refused_with_its_line(
+    tmp_path: Path, lines: str, is_refused: bool
+) -> None:
+    script = f"import os\n{lines}import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
+    file = spec(tmp_path, script, "multi_worker_mirrored", "{worker: {replicas: 2}}")
+    if not is_refused:
+        load_plan(file)
+        return
+    with pytest.raises(
+        SpecError, match=r"train.py:\d sets TF_CONFIG, and so other peers .* remove that line"
+    ):
+        load_plan(file)

@@ -101,6 +101,9 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
         return [
             each for name in names for each in differences(one.get(name), other.get(name), f"{at}.{name}")
         ]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [each for place, pair in pairs for each in differences(*pair, f"{at}.{place}")]
     return [] if one == other else [at.lstrip(".")]
 
 
@@ -162,9 +165,9 @@ def main() -> int:
                     pairs = ((trial.end(rank, before), whole.end(rank, before)) for rank in (0, 1))
                     differing = sorted({each for pair in pairs for each in differences(*pair)})
                     wrong += bool(differing)
-                    said, end = trial.said[before], "differs" if differing else "equal"
-                    print(f"{before}, {moment}: {said}: {end} {differing or ''}", flush=True)
-                    _keep(_row(before, moment, end, said, options, differing), options)
+                    said, found = trial.said[before], "differs" if differing else "equal"
+                    print(f"{before}, {moment}: {said}: {found} {differing or ''}", flush=True)
+                    _keep(_row(before, moment, found, said, options, differing), options)
                 killed = [name] if name in trial.said else []
     return wrong > 0
 

@@ -209,7 +209,8 @@ HEAD = """# The same training: what was tried
 once, at the moment that the row says; the survivor hands over or not, and the next generation trains to the end. Then
 all is compared with a run that nothing disturbed, on both workers: how often each example was trained, CRC-32 of each
 weight and of each variable of the optimizer, the learning rate, History, what callbacks have counted, and rows of
-tables. *equal* is to the last bit.
+tables. *equal* is to the last bit. Where it is not, what differs is named: `history.loss.0`, say, is the figure of the
+epoch that was interrupted, which counts the survivor's share of its examples.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

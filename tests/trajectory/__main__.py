@@ -101,6 +101,9 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
         return [
             each for name in names for each in differences(one.get(name), other.get(name), f"{at}.{name}")
         ]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [each for place, pair in pairs for each in differences(*pair, f"{at}.{place}")]
     return [] if one == other else [at.lstrip(".")]
 
 
@@ -162,9 +165,9 @@ def main() -> int:
                     pairs = ((trial.end(rank, before), whole.end(rank, before)) for rank in (0, 1))
                     differing = sorted({each for pair in pairs for each in differences(*pair)})
                     wrong += bool(differing)
-                    said, end = trial.said[before], "differs" if differing else "equal"
-                    print(f"{before}, {moment}: {said}: {end} {differing or ''}", flush=True)
-                    _keep(_row(before, moment, end, said, options, differing), options)
+                    said, found = trial.said[before], "differs" if differing else "equal"
+                    print(f"{before}, {moment}: {said}: {found} {differing or ''}", flush=True)
+                    _keep(_row(before, moment, found, said, options, differing), options)
                 killed = [name] if name in trial.said else []
     return wrong > 0
 
@@ -206,7 +209,8 @@ HEAD = """# The same training: what was tried
 once, at the moment that the row says; the survivor hands over or not, and the next generation trains to the end. Then
 all is compared with a run that nothing disturbed, on both workers: how often each example was trained, CRC-32 of each
 weight and of each variable of the optimizer, the learning rate, History, what callbacks have counted, and rows of
-tables. *equal* is to the last bit.
+tables. *equal* is to the last bit. Where it is not, what differs is named: `history.loss.0`, say, is the figure of the
+epoch that was interrupted, which counts the survivor's share of its examples.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

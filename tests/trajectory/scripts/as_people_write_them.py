@@ -36,15 +36,15 @@ class Visits(layers.Layer):
 
     def build(self, shape):
         """Make the counts."""
-        self.visits = tf.Variable(
-            tf.zeros(EXAMPLES), trainable=False, name="visits", aggregation=tf.VariableAggregation.SUM
+        self.visits = self.add_weight(
+            shape=(EXAMPLES,), initializer="zeros", trainable=False, aggregation="sum", autocast=False
         )
 
     def call(self, inputs, training=False):
         """Count, in training."""
         if training:
             here = tf.cast(tf.reshape(inputs[:, 0], (-1, 1)), tf.int32)
-            self.visits.assign_add(tf.reduce_sum(tf.one_hot(here[:, 0], EXAMPLES), axis=0))
+            self.visits._value.assign_add(tf.reduce_sum(tf.one_hot(here[:, 0], EXAMPLES), axis=0))
         return inputs[:, 1:]
 
     def compute_output_shape(self, shape):

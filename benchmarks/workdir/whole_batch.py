@@ -41,7 +41,7 @@ def cpu_s(function):
     return time.process_time() - begun
 
 
-for make, steps in ((small, 40), (large, 8)):
+for make, steps in ((small, 20), (large, 4)):
     for loss in ("mse", quotient, of_pairs):
         keras.utils.set_random_seed(1)
         model, x = make()
@@ -52,7 +52,7 @@ for make, steps in ((small, 40), (large, 8)):
             model.fit(x, y, batch_size=64, epochs=epochs, shuffle=False, verbose=0)
 
         first = cpu_s(lambda: fit(1))
-        one = min(cpu_s(lambda: fit(1)) for _ in range(3))
+        one = min(cpu_s(lambda: fit(1)) for _ in range(2))
         step = (cpu_s(lambda: fit(1 + steps)) - one) / steps
         told = {"first": first, "one": one, "step": step, "parameters": model.count_params()}
         print(

@@ -2,7 +2,7 @@
 
 Both are in one process, which trains by `workdir/whole_batch.py`: one without the proof beside one with it. All figures
 are CPU seconds of the process, of all its threads, so that other work on the machine counts little; no network's time
-is in them. An epoch has one step. The proof is the difference between fits of one step, once these are traced.
+is in them. The proof is the difference between fits of one step, once these are traced.
 """
 
 from __future__ import annotations

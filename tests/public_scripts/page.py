@@ -89,8 +89,8 @@ def table_of(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]
         "noise were also trained with it off. Each row names the commits at which its runs were made."
     )
     yield ""
-    yield "| script | fits | 2 workers, one killed | files | noise off | 3 workers | 2 of 2 replicas | | commit |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    yield "| script | fits | 2 workers, one killed | proof | files | noise off | 3 workers | 2 of 2 | | commit |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for script, row in rows:
         yield "| " + " | ".join(_cells(script, row)) + " |"
     yield ""
@@ -120,15 +120,20 @@ def name_of(script: dict[str, Any]) -> str:
 def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...]:
     name = name_of(script)
     if row is None:
-        return (name, *[""] * 6, "not run: no time for it", "")
+        return (name, *[""] * 7, "not run: no time for it", "")
     if row["outcome"] == "not run":
-        return (name, *[""] * 6, f"not run: {_cell(row['why'])}", _commits(row))
+        return (name, *[""] * 7, f"not run: {_cell(row['why'])}", _commits(row))
     two = row.get("2") or {}
     why = next((row[run]["why"] for run in RUNS if "why" in row.get(run, {})), "")
     noise = f"noise: {', '.join(row['noise'])}" if row["noise"] else ""
     killed = two.get("killed")
     at = f"; {killed['worker']} at step {killed['at']}, from {killed['from']}" if killed else ""
-    shown = (verdict(row, "2") + at, _files(two), *(verdict(row, run) for run in RUNS[1:]))
+    shown = (
+        verdict(row, "2") + at,
+        _cell(two.get("proof", "")),
+        _files(two),
+        *(verdict(row, run) for run in RUNS[1:]),
+    )
     return (name, str(row["fits"]), *shown, _cell(why or noise), _commits(row))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tomllib
 
-from tests.public_scripts.__main__ import _compared, _last, _left, whole_collection
+from tests.public_scripts.__main__ import _compared, _last, _left, _proof, whole_collection
 from tests.public_scripts.page import OWN, RESULTS, good, name_of, table_of, verdict
 from tests.public_scripts.running import as_script, shortened
 
@@ -44,6 +44,16 @@ def test_the_collection_names_at_least_60_scripts_once_with_the_checksums_of_tho
     assert {script["of"] for script in collection["script"]} == {*of, OWN}
     assert all(len(script["sha256"]) == 64 for script in collection["script"] if script["of"] != OWN)
     assert {*json.loads(RESULTS.read_text())} <= {*names}, "a row of a script that is gone"
+
+
+def test_the_proof_of_a_run_is_the_worst_of_its_fits() -> None:
+    equal = "orch: proved equal at step 1: the gradients of 4 weights … (they differ by at most {} of their length)"
+    assert _proof("\n".join(["x", equal.format("1.2e-07"), equal.format("4.3e-05"), "y"])) == "equal (4e-05)"
+    noisy = (
+        "orch: the gradient of the first step is not proved to be that of one process; not compared: noise\nx"
+    )
+    assert _proof(noisy) == "no: noise"
+    assert _proof("Epoch 1/2") == ""
 
 
 def test_what_a_script_leaves_is_all_but_what_lay_beside_it(tmp_path: Path) -> None:
@@ -142,13 +152,18 @@ def test_the_table_says_what_was_not_run_and_why() -> None:
             "outcome": "ran",
             "fits": 1,
             "noise": [],
-            "2": {**ran(1e-6, 0.0), "files": ["log.csv"], "files_apart": ["best.keras"]},
+            "2": {
+                **ran(1e-6, 0.0),
+                "proof": "equal (3e-07)",
+                "files": ["log.csv"],
+                "files_apart": ["best.keras"],
+            },
         },
     }
     lines = list(table_of(collection, known))
     assert "1 of " in lines[0]
     assert "1 of them as the page promises, 0 not" in lines[0]
-    assert f"| {first} |  |  |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
+    assert f"| {first} |  |  |  |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
     told = "equal (1e-06); worker:1 at step 8, from 6"
-    assert f"| {second} | 1 | {told} | other: best.keras |  |  |  |  | unknown |" in lines
+    assert f"| {second} | 1 | {told} | equal (3e-07) | other: best.keras |  |  |  |  | unknown |" in lines
     assert sum("no time for it" in line for line in lines) == len(collection["script"]) - 2

@@ -139,11 +139,11 @@ def main() -> int:
         print(f"{name}: {room}")
         for survivor in room.survivors:
             print(f"  survives: {survivor}")
+    for room in draw.rooms.values():
+        room.seed, room.commit = asked.seed, git("rev-parse", "HEAD").strip()
+    known = page.kept(draw.rooms)
     if asked.write:
-        PAGE.write_text(
-            page.text(draw.rooms, asked.number, asked.seed, git("rev-parse", "HEAD").strip()),
-            encoding="utf-8",
-        )
+        PAGE.write_text(page.text(known, git("rev-parse", "HEAD").strip()), encoding="utf-8")
     poor = [room for room in draw.rooms.values() if room.judged >= FEW and room.score < ENOUGH]
     if asked.changed and poor:
         print(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import importlib
 import inspect
 import json
 import os
@@ -183,6 +184,9 @@ def _said(report: Any) -> str:
 def make(mutant: Mutant, live: _Live) -> bool:
     """Put the wrong code into the live functions; return False where none of them has it."""
     path = PRODUCT / mutant.file
+    if not any(file == str(path) for file, _, _ in live):  # its users import it when they need it
+        importlib.import_module(".".join(("orchestrator", *Path(mutant.file).with_suffix("").parts)))
+        live = live_functions()
     right = compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
     tree = mutant.tree()
     wrong = compile(tree, str(path), "exec", dont_inherit=True)

@@ -32,6 +32,8 @@ from tests.patience import patient
 
 FORK_S = 30.0
 """What has not ended by then on a quiet machine hangs."""
+CRASHES = 5
+"""After so many tests that crashed no other is tried."""
 FOUND = ("AssertionError", "assert ", "Failed: DID NOT RAISE")
 """The beginnings of what a test says whose assertion failed; whatever else ends it is a crash."""
 
@@ -164,7 +166,7 @@ def _judged(mutant: Mutant, items: list[pytest.Item], live: _Live, scratch: Path
         return "cannot be made", ""
     if items:
         items[0].config._tmp_path_factory._basetemp = scratch  # type: ignore[attr-defined]
-    crashed = ""
+    crashed: list[str] = []
     for index, item in enumerate(items):
         following = items[index + 1] if index + 1 < len(items) else None
         for report in runtestprotocol(item, log=False, nextitem=following):
@@ -172,8 +174,10 @@ def _judged(mutant: Mutant, items: list[pytest.Item], live: _Live, scratch: Path
                 said = _said(report)
                 if said.startswith(FOUND):
                     return "found", item.nodeid
-                crashed = crashed or f"{item.nodeid}: {said[:200]}"
-    return ("crashes", crashed) if crashed else ("survives", "")
+                crashed.append(f"{item.nodeid}: {said[:200]}")
+        if len(crashed) == CRASHES:
+            break
+    return ("crashes", crashed[0]) if crashed else ("survives", "")
 
 
 def _said(report: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -131,7 +130,7 @@ def main() -> int:
     # Another draw, of more, says which files of tests have to be collected.
     preview = Draw(mistakes, 2 * asked.number, lines, asked.also)
     files = sorted({test.partition("::")[0] for mutant in preview.mutants() for test in mutant.tests})
-    hunt = Hunt(draw.mutants(), draw.told, until=time.monotonic() + asked.seconds)
+    hunt = Hunt(draw.mutants(), draw.told, seconds=asked.seconds)
     quiet = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-summary", "--no-header"]
     if files and pytest.main([*quiet, *files], plugins=[hunt]) not in (0, 5):
         return 2

@@ -65,11 +65,11 @@ class Hunt:
     """The plugin. Its verdicts are told as they come."""
 
     def __init__(
-        self, mutants: Iterator[Mutant], tell: Callable[[Verdict], None], *, until: float = float("inf")
+        self, mutants: Iterator[Mutant], tell: Callable[[Verdict], None], *, seconds: float = float("inf")
     ) -> None:
         self._mutants = mutants
         self._tell = tell
-        self._until = until
+        self._seconds = seconds
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -77,6 +77,7 @@ class Hunt:
         items = _by_name(session.items)
         live = live_functions()
         gc.freeze()  # what forks share stays shared
+        until = time.monotonic() + self._seconds
         waiting, running = self._mutants, selectors.DefaultSelector()
         for _ in range(os.cpu_count() or 1):
             self._begin(next(waiting, None), items, live, running)
@@ -87,7 +88,8 @@ class Hunt:
                 if not data:
                     running.unregister(fork.pipe)
                     self._tell(fork.end())
-                    self._begin(next(waiting, None), items, live, running)
+                    if time.monotonic() < until:
+                        self._begin(next(waiting, None), items, live, running)
         return True
 
     def _begin(
@@ -97,7 +99,7 @@ class Hunt:
         live: _Live,
         running: selectors.BaseSelector,
     ) -> None:
-        if mutant is not None and time.monotonic() < self._until:
+        if mutant is not None:
             fork = _Fork(mutant, [item for test in mutant.tests for item in items.get(test, ())], live)
             running.register(fork.pipe, selectors.EVENT_READ, fork)
 

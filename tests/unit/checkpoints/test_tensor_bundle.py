@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.both.within import Tree
 from orchestrator.checkpoints.crc32c import crc32c, masked
-from orchestrator.checkpoints.tensor_bundle import Bundle, NotUnderstood
-from orchestrator.checkpoints.torn import Torn
+from orchestrator.checkpoints.tensor_bundle import Bundle
+from orchestrator.checkpoints.torn import NotUnderstood, Torn
 from tests.unit.checkpoints.saved import _block, _field, _varint
 
 FLOAT, STRING, INT64, VARIANT = 1, 7, 9, 21
@@ -33,8 +33,8 @@ HEADER = number(1, 1) + _field(3, number(1, 1))
 
 
 def bundle(root: Path, shards: list[bytes], rows: dict[str, bytes], header: bytes | None = HEADER) -> Bundle:
-    for index, data in enumerate(shards):
-        (root / f"m.data-{index:05d}-of-{len(shards):05d}").write_bytes(data)
+    for shard, data in enumerate(shards):
+        (root / f"m.data-{shard:05d}-of-{len(shards):05d}").write_bytes(data)
     listed = ([(b"", header)] if header is not None else []) + [
         (k.encode(), v) for k, v in sorted(rows.items())
     ]

@@ -78,8 +78,8 @@ seen at its first run, so another is drawn in its place. *Run elsewhere* are tho
 own process: tests with real hosts, real TensorFlow and other processes run them, and they are not judged here. Some
 that survive change nothing that can be seen, and no test can find these.
 
-**{found} of {judged} are found ({found / judged if judged else 1:.0%}).** So few are drawn of a room that its own
-share may be ten hundredths more or less.
+**{found} of {judged} are found ({found / judged if judged else 1:.0%}).** A sample of ten or
+thirty says little about one room alone. A room without a row was not hunted.
 
 | Room | Possible | Judged | Found | Score | Raise or hang | Run elsewhere | Seed | Commit |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |

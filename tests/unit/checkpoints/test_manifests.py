@@ -32,6 +32,8 @@ def manifest(*files: tuple[str, int, list[str]], piece_bytes: int = 10) -> Manif
 )
 def test_what_fits_together_is_taken(whole: Manifest) -> None:
     safe.check(whole)
+    with pytest.raises(ValueError, match="chunks of 0 bytes"):
+        safe.check({**whole, "piece_bytes": 0})
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,13 @@ public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## on a machine with an NVIDIA GPU: make test-gpu [GPU_PYTHON=/path/to/python with torch]
 	$(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu -rs
 
-check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
+check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests, and mistakes in the lines that changed since docs/mutants.md
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/oxlint orchestrator/page/static
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -q -n auto tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
-	tests=$$?; wait $$types && exit $$tests
+	$(BIN)/python -m pytest -q -n auto -p tests.mutants.covering --changed-only tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
+	tests=$$?; wait $$types && [ $$tests = 0 ] && $(BIN)/python -m tests.mutants --changed --number 60 --seconds 60
 
 format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .

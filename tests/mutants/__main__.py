@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -131,7 +130,7 @@ def main() -> int:
     # Another draw, of more, says which files of tests have to be collected.
     preview = Draw(mistakes, 2 * asked.number, lines, asked.also)
     files = sorted({test.partition("::")[0] for mutant in preview.mutants() for test in mutant.tests})
-    hunt = Hunt(draw.mutants(), draw.told, until=time.monotonic() + asked.seconds)
+    hunt = Hunt(draw.mutants(), draw.told, seconds=asked.seconds)
     quiet = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-summary", "--no-header"]
     if files and pytest.main([*quiet, *files], plugins=[hunt]) not in (0, 5):
         return 2
@@ -139,11 +138,11 @@ def main() -> int:
         print(f"{name}: {room}")
         for survivor in room.survivors:
             print(f"  survives: {survivor}")
+    for room in draw.rooms.values():
+        room.seed, room.commit = asked.seed, git("rev-parse", "HEAD").strip()
+    known = page.kept(draw.rooms)
     if asked.write:
-        PAGE.write_text(
-            page.text(draw.rooms, asked.number, asked.seed, git("rev-parse", "HEAD").strip()),
-            encoding="utf-8",
-        )
+        PAGE.write_text(page.text(known, git("rev-parse", "HEAD").strip()), encoding="utf-8")
     poor = [room for room in draw.rooms.values() if room.judged >= FEW and room.score < ENOUGH]
     if asked.changed and poor:
         print(

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if not worker:
         PLACE.mkdir(parents=True, exist_ok=True)
-        for old in (*PLACE.glob("lines*"), *PLACE.glob("times*")):
+        for old in (*PLACE.glob("lines*"), *PLACE.glob("times*"), *PLACE.glob("results*")):
             old.unlink()
         if config.getoption("numprocesses", None):
             return

@@ -155,7 +155,7 @@ class _Finder:
     def _text(self, node: ast.AST) -> str:
         """Return the first line of a node's text."""
         first, start, end = node.lineno, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
-        line = self.lines[first - 1]
+        line: bytes = self.lines[first - 1]
         return (line[start:end] if node.end_lineno == first else line[start:]).decode()  # type: ignore[attr-defined]
 
     def _mistake(self, kind: str, node: ast.AST, was: str, way: Way, made: ast.AST) -> Mistake:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import importlib
 import inspect
 import json
 import os
@@ -31,6 +32,8 @@ from tests.patience import patient
 
 FORK_S = 30.0
 """What has not ended by then on a quiet machine hangs."""
+CRASHES = 5
+"""After so many tests that crashed no other is tried."""
 FOUND = ("AssertionError", "assert ", "Failed: DID NOT RAISE")
 """The beginnings of what a test says whose assertion failed; whatever else ends it is a crash."""
 
@@ -62,11 +65,11 @@ class Hunt:
     """The plugin. Its verdicts are told as they come."""
 
     def __init__(
-        self, mutants: Iterator[Mutant], tell: Callable[[Verdict], None], *, until: float = float("inf")
+        self, mutants: Iterator[Mutant], tell: Callable[[Verdict], None], *, seconds: float = float("inf")
     ) -> None:
         self._mutants = mutants
         self._tell = tell
-        self._until = until
+        self._seconds = seconds
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -74,6 +77,7 @@ class Hunt:
         items = _by_name(session.items)
         live = live_functions()
         gc.freeze()  # what forks share stays shared
+        until = time.monotonic() + self._seconds
         waiting, running = self._mutants, selectors.DefaultSelector()
         for _ in range(os.cpu_count() or 1):
             self._begin(next(waiting, None), items, live, running)
@@ -84,7 +88,8 @@ class Hunt:
                 if not data:
                     running.unregister(fork.pipe)
                     self._tell(fork.end())
-                    self._begin(next(waiting, None), items, live, running)
+                    if time.monotonic() < until:
+                        self._begin(next(waiting, None), items, live, running)
         return True
 
     def _begin(
@@ -94,7 +99,7 @@ class Hunt:
         live: _Live,
         running: selectors.BaseSelector,
     ) -> None:
-        if mutant is not None and time.monotonic() < self._until:
+        if mutant is not None:
             fork = _Fork(mutant, [item for test in mutant.tests for item in items.get(test, ())], live)
             running.register(fork.pipe, selectors.EVENT_READ, fork)
 
@@ -163,7 +168,7 @@ def _judged(mutant: Mutant, items: list[pytest.Item], live: _Live, scratch: Path
         return "cannot be made", ""
     if items:
         items[0].config._tmp_path_factory._basetemp = scratch  # type: ignore[attr-defined]
-    crashed = ""
+    crashed: list[str] = []
     for index, item in enumerate(items):
         following = items[index + 1] if index + 1 < len(items) else None
         for report in runtestprotocol(item, log=False, nextitem=following):
@@ -171,8 +176,10 @@ def _judged(mutant: Mutant, items: list[pytest.Item], live: _Live, scratch: Path
                 said = _said(report)
                 if said.startswith(FOUND):
                     return "found", item.nodeid
-                crashed = crashed or f"{item.nodeid}: {said[:200]}"
-    return ("crashes", crashed) if crashed else ("survives", "")
+                crashed.append(f"{item.nodeid}: {said[:200]}")
+        if len(crashed) == CRASHES:
+            break
+    return ("crashes", crashed[0]) if crashed else ("survives", "")
 
 
 def _said(report: Any) -> str:
@@ -183,6 +190,9 @@ def _said(report: Any) -> str:
 def make(mutant: Mutant, live: _Live) -> bool:
     """Put the wrong code into the live functions; return False where none of them has it."""
     path = PRODUCT / mutant.file
+    if not any(file == str(path) for file, _, _ in live):  # its users import it when they need it
+        importlib.import_module(".".join(("orchestrator", *Path(mutant.file).with_suffix("").parts)))
+        live = live_functions()
     right = compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
     tree = mutant.tree()
     wrong = compile(tree, str(path), "exec", dont_inherit=True)

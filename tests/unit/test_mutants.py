@@ -214,9 +214,14 @@ def test_which_lines_a_diff_has_changed() -> None:
 def test_the_page_has_a_row_for_each_room_and_names_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms = {"core": Room(100, 5, Counter(found=9, survives=1, crashes=2), ["core/a.py:1 (f): x"])}
-    text = page.text(rooms, 10, "7", "a" * 40)
-    assert "| `core` | 100 | 10 | 9 | **90%** | 2 | 5 |" in text
+    rooms = {
+        "core": Room(100, "7", "b" * 40, 5, Counter(found=9, survives=1, crashes=2), ["core/a.py:1 (f): x"])
+    }
+    monkeypatch.setattr(page, "RESULTS", tmp_path / "results.json")
+    page.kept({"core": Room(), "head": Room(possible=7)})
+    text = page.text(page.kept({**rooms, "core/phases": Room()}), "a" * 40)
+    assert "| `core` | 100 | 10 | 9 | **90%** | 2 | 5 | 7 | `bbbbbbbb` |\n| `head` | 7 |" in text
+    assert "core/phases" not in text
     assert "**9 of 10 are found (90%).**" in text
     assert "- core/a.py:1 (f): x" in text
     monkeypatch.setattr(page, "PAGE", tmp_path / "mutants.md")

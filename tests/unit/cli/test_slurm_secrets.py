@@ -99,3 +99,39 @@ def test_a_refused_job_leaves_none_and_the_next_one_clears_what_was_left(desk: D
         on_slurm.submit(str(spec), desk, from_scratch=False)
     assert hushed(left)
     assert hushed(Path(job.directory(desk.paths.state_dir, "mnist")))
+
+
+def test_what_a_job_is_given_and_that_it_is_submitted_once(desk: Desk, tmp_path: Path) -> None:
+    program(
+        tmp_path / "bin" / "sbatch",
+        f"#!/bin/sh\ncat >/dev/null; echo \"$@\" >> {tmp_path}/asked; echo '9;c1'\n",
+    )
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "channel").write_text("json://notify.example/x")
+    (tmp_path / "channel").chmod(0o600)
+    spec = tmp_path / "cluster.yaml"
+    text = SPEC.replace(
+        "hosts:\n  - {name: here, transport: local, slots: 2}", "slurm: {nodes: 2, requeue: true}"
+    )
+    more = "  env: {API_TOKEN: hush}\n  notify: {to: [{file: channel}]}\n  script:"
+    spec.write_text(text.replace("  script:", more))
+    made, is_new = on_slurm.submit(str(spec), desk, from_scratch=False)
+    assert (made.id, made.name, is_new) == ("9", "mnist", True)
+    directory = Path(job.directory(desk.paths.state_dir, "mnist"))
+    what = json.loads((directory / job.SUBMITTED).read_text())
+    assert what["secrets"] == {"API_TOKEN": "hush"}
+    assert "notify.example" in json.dumps(what["recipients"])
+    assert (what["from_scratch"], what["requeue"], what["plan"]["name"]) == (False, True, "mnist")
+    assert (directory / "batch.sh").stat().st_mode & 0o777 == 0o700
+    is_now(tmp_path, "PENDING")
+    assert on_slurm.submit(str(spec), desk, from_scratch=False) == (made, False)
+    with pytest.raises(OrchestratorError, match="job 9 has the run mnist"):
+        on_slurm.submit(str(spec), desk, from_scratch=True)
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+    is_now(tmp_path, "TIMEOUT")
+    (directory / "status.json").write_text("of the job before")
+    spec.write_text(text)
+    _, is_new = on_slurm.submit(str(spec), desk, from_scratch=True)
+    what = json.loads((directory / job.SUBMITTED).read_text())
+    assert (is_new, what["from_scratch"], what["recipients"], what["secrets"]) == (True, True, [], {})
+    assert not (directory / "status.json").exists()

@@ -114,6 +114,11 @@ def test_only_a_chunk_of_its_own_digest_whose_parts_follow_each_other_is_written
     assert list(tmp_path.iterdir()) == []
     assert (take(b"part", 0, last=False), take(b" one", 4, last=True)) == (arrival.TAKEN, arrival.WHOLE)
     assert (tmp_path / "words").read_bytes() == b"part one"
+    (tmp_path / "words").unlink()
+    # A part that makes it whole is the last, whatever its sender says; and one that says so early is.
+    assert (take(b"part", 0, last=False), take(b" one", 4, last=False)) == (arrival.TAKEN, arrival.WHOLE)
+    assert take(b"part", 0, last=True) == arrival.DAMAGED
+    assert (tmp_path / "words").read_bytes() == b"part one"
 
 
 def test_a_directory_that_came_in_the_place_of_the_one_written_to_is_read(lab: Lab) -> None:

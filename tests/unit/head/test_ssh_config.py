@@ -54,6 +54,13 @@ class TestRead:
         read = read_config([config], tmp_path)
         assert "Includes deep" in read.warnings[0]
 
+    def test_sixteen_files_deep_are_read_as_by_ssh(self, tmp_path: Path) -> None:
+        for depth in range(20):
+            text = f"Host depth-{depth}\nInclude {tmp_path}/{depth + 1}\n"
+            (tmp_path / str(depth)).write_text(text)
+        read = read_config([tmp_path / "0"], tmp_path)
+        assert [depth for depth in range(20) if f"Host depth-{depth}\n" in read.text] == list(range(17))
+
     @pytest.mark.parametrize(
         "line", ['Match exec "touch x"', "Match host a exec true", "Match tagged x", "Match host", 'Host "a']
     )

@@ -109,9 +109,10 @@ RUNTIME = """## Shim and runtime
 
 One inherited socket (its number in ORCH_FD), JSON lines. What the plan asks of the runtime is in the task's
 environment from the start, ORCH_RUNTIME, a JSON object: of the strategy's row `strategy`, `module` (of
-`task/`), `frameworks` (what a process imports before its release), `packages`, `tf_class` and `served` (task types);
-then `serve` (those types are `task/strategies/server.py`, no script runs), `replicas_on_cpu`, `communication`, `communication_timeout_s`, `bytes_per_pack`, `keras`, `tpu`,
-`tpu_wait_s` and `children` (false: the Pythons that the script starts are left alone). With `horovod` the
+`task/`), `frameworks` (what a process imports before its release), `packages`, `tf_class` and `served` (task
+types); then `serve` (those types are `task/strategies/server.py`, no script runs), `replicas_on_cpu`,
+`communication`, `communication_timeout_s`, `bytes_per_pack`, `keras`, `tpu`, `tpu_wait_s` and `children`
+(false: the Pythons that the script starts are left alone). With `horovod` the
 release brings ORCH_HOROVOD, a JSON object that the runtime takes out of the environment: `alone` (all ranks are
 on one host), `slots` (to rank 0, which serves the rendezvous: the places of all ranks, as Horovod's SlotInfo).
 """

@@ -21,7 +21,6 @@ KERNEL = "files of the kernel, and devices"
 OF_HOSTS = {
     "host/agent/environments.py": "environments that we make in the host's own directory",
     "host/agent/faults.py": KERNEL + "; a file without a name, " + OWN,
-    "host/agent/gpus.py": KERNEL,
     "host/agent/host.py": KERNEL + "; " + OWN,
     "host/agent/jobs.py": KERNEL + "; the directory in which the agent was started",
     "host/agent/main.py": OWN,
@@ -30,6 +29,7 @@ OF_HOSTS = {
     "host/agent/start.py": OWN,
     "host/agent/sweep.py": OWN,
     "host/agent/tasks.py": OWN,
+    "host/agent/traffic.py": KERNEL,
     "host/command.py": OWN,
     "host/keeper/main.py": OWN,
     "host/keeper/place.py": OWN,

@@ -181,7 +181,7 @@ class PartwiseTransfer:
                     under_way.append(self._begin_part(host, manifest, following))
             self._head.pause(pace * (time.monotonic() - began_at))
 
-    def _begin_part(self, host: str, manifest: Manifest, part: _Piece) -> tuple[_Piece, Pending[Nothing]]:
+    def _begin_part(self, host: str, manifest: Manifest, part: _Part) -> tuple[_Part, Pending[Nothing]]:
         self._head.check(self._run, self._generation)
         order = CHUNK(
             {
@@ -196,7 +196,7 @@ class PartwiseTransfer:
         return part, self._head.link(self._run, host).begin(order)
 
     def _take_part(
-        self, host: str, store: CheckpointStore, finisher: _Finisher, part: _Piece, data: bytes
+        self, host: str, store: CheckpointStore, finisher: _Finisher, part: _Part, data: bytes
     ) -> bool:
         """Keep a part that has arrived. Return whether it is complete, since the next part fits only then."""
         if not data:
@@ -285,9 +285,9 @@ class _Finisher:
         self._host = host
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="carry-finish")
-        self._under_way: deque[tuple[_Piece, Future[bool]]] = deque()
+        self._under_way: deque[tuple[_Part, Future[bool]]] = deque()
 
-    def add(self, part: _Piece) -> None:
+    def add(self, part: _Part) -> None:
         """Complete a chunk, all of which is here."""
         self._under_way.append((part, self._thread.submit(self._store.finish, part.chunk)))
 
@@ -309,7 +309,7 @@ class _Finisher:
         self._thread.shutdown()
 
 
-class _Piece(NamedTuple):
+class _Part(NamedTuple):
     """A part of a chunk that the head lacks."""
 
     name: RelativePath
@@ -325,7 +325,7 @@ class _Piece(NamedTuple):
     """How many bytes of the checkpoint are before it."""
 
 
-def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Piece]:
+def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Part]:
     """Yield the parts that the head lacks, in order. Its disk is checked when each chunk is reached."""
     asked: set[str] = set()
     done = 0
@@ -338,7 +338,7 @@ def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Piece]:
             while held is not None and held < length:
                 size_bytes = min(PULL_BYTES, length - held)
                 following = held + size_bytes
-                yield _Piece(
+                yield _Part(
                     name, chunk, start + held, size_bytes, held == 0, following == length, done + held
                 )
                 held = following

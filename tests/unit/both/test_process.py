@@ -125,18 +125,16 @@ def test_a_sample_is_of_the_process_and_all_below(start: Start) -> None:
     assert child.stdout.readline() == b"full\n"
     sampler = usage.Sampler()
     begun_at = time.monotonic()
-    percent, rss_bytes = sampler.sample(child.pid, begun_at)
-    assert percent is None
-    assert rss_bytes is not None
-    assert rss_bytes > 60_000_000
+    first = sampler.sample(child.pid, begun_at)
+    assert first["cpu_percent"] is None
+    assert (first["rss_bytes"] or 0) > 60_000_000
     until(lambda: time.monotonic() > begun_at + 0.3, "time goes by")
-    percent, _ = sampler.sample(child.pid, time.monotonic())
-    assert percent is not None
-    assert 1 < percent <= 150
+    assert 1 < (sampler.sample(child.pid, time.monotonic())["cpu_percent"] or 0) <= 150
     assert (process.peak_rss_bytes(child.pid) or 0) > 60_000_000
     child.kill()
     child.wait()
-    assert sampler.sample(child.pid, time.monotonic()) == (0.0, None)
+    last = sampler.sample(child.pid, time.monotonic())
+    assert (last["cpu_percent"], last["rss_bytes"]) == (0.0, None)
     assert process.peak_rss_bytes(child.pid) is None
 
 

@@ -162,7 +162,7 @@ def test_a_spare_that_holds_a_task_is_told_what_it_would_be_in_that_place() -> N
     run = run.with_host(replace(run.host("s"), facts=Facts(code="beef")))
     started = orders.start(run, StartTask("s", W0, 7, standby=True), {}).fields
     env = started["env"]
-    assert (env["ORCH_HOST"], env["CUDA_VISIBLE_DEVICES"], started["code"]) == ("s", "5,7", "beef")
+    assert (env["ORCH_HOST"], env["CUDA_VISIBLE_DEVICES"], started["code"]) == ("s", "4,5", "beef")
 
 
 def test_a_task_that_is_restarted_alone_is_released_with_the_port_that_its_peers_know() -> None:

@@ -21,7 +21,7 @@ def test_a_good_file_has_no_complaints(folder: Path) -> None:
 
 
 MISSING_REST = [
-    "1:1: hosts: is missing: the machines",
+    "1:1: hosts: is missing: the machines; or `inventory`, a file of them",
     "1:1: name: is missing: the run's name",
     "1:1: run: is missing: what is trained, and how",
 ]

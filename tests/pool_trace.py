@@ -187,8 +187,8 @@ def table(seed: int, count: int, hosts: int, load: float) -> str:
         "best fit, whoever fits first": best_fit,
     }
     lines = [
-        f"{count} jobs on {hosts} hosts with {GPUS_OF_A_HOST} GPUs each, drawn from what was published of the "
-        f"Philly trace (`tests/pool_trace.py`, seed {seed}), with a load of {load:.0%}; each has a `time_limit` "
+        f"{count} jobs on {hosts} hosts with {GPUS_OF_A_HOST} GPUs each, drawn with rough proportions of a research "
+        f"cluster (`tests/pool_trace.py`, seed {seed}), with a load of {load:.0%}; each has a `time_limit` "
         "of one to three times what it takes:",
         "",
         "| | GPUs in use | waits: median | 95 % | 95 % of jobs with a whole host |",

@@ -1,8 +1,8 @@
 """Replays a drawn trace of a GPU cluster on a pool, by the queue as it is and by two simpler ways, into docs/pool.md.
 
-`python -m tests.pool_trace` writes the table. The traces of Philly and Helios are published, but as large files that a
-test cannot fetch. So the jobs are drawn, with rough proportions of such a cluster: 70 % have one GPU, 25 % two or four, 5 %
-eight; 80 % last between 10^1.5 and 10^3 minutes and 20 % up to 10^4, evenly by the exponent.
+`python -m tests.pool_trace` writes the table. The traces of Philly and Helios are published, but as large files
+that a test cannot fetch. So the jobs are drawn, with rough proportions of such a cluster: 70 % have one GPU, 25
+% two or four, 5 % eight; 80 % last between 10^1.5 and 10^3 minutes and 20 % up to 10^4, evenly by the exponent.
 """
 
 from __future__ import annotations

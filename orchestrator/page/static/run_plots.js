@@ -131,7 +131,9 @@ export class RunPlots {
       ...(this.view.history.series.some((one) => one.name === `val_${name}`) ? [`val_${name}`] : []),
     ]);
     const asking = asked.map((name) => seriesName({ name })).join(",");
+    const { hash } = location;
     const { series } = await getDocument(this.view.id, "series", this.query(asking, 600));
+    if (location.hash !== hash) return; // another axis or stretch by now: its own answer is on the way
     // Nothing of the newest generation was trained again.
     const earlier = this.view.history.generations.slice(0, -1);
     const kept = Object.fromEntries(earlier.map((one) => [one.generation, one.kept_to]));

@@ -96,6 +96,7 @@ def test_code_that_a_power_cut_left_empty_is_found_at_the_start_and_when_it_is_p
     code = agent.push(train=script)
     train = host_dir / "runs" / RUN / "code" / code / "train.py"
     blob = host_dir / "blobs" / hashlib.sha256(script.encode()).hexdigest()
+    train.unlink()  # it is one file with the blob, where the file system can link
     train.write_bytes(b"")
     agent.start(code)
     agent.until_phase("ready")
@@ -103,6 +104,7 @@ def test_code_that_a_power_cut_left_empty_is_found_at_the_start_and_when_it_is_p
     agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
     assert agent.until_phase("exited")["exit"]["code"] == 3
     train.write_bytes(b"")
+    blob.unlink(missing_ok=True)
     blob.write_bytes(b"\0" * len(script))
     refused = agent.start(code, generation=2)["error"]
     assert (refused["code"], "empty on this host" in refused["message"]) == ("no-code", True)

@@ -7,6 +7,7 @@ runs/<run>/code/<digest>.json        the manifest of the tree
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -134,11 +135,22 @@ def dangling(tree: str, files: list[File]) -> list[str]:
     return [path for path in links if not os.path.exists(os.path.join(tree, path))]
 
 
+def _linked(blob: str, target: str) -> bool:
+    """Make a link to a blob. Return False where the file system has none, or no more of this file."""
+    try:
+        os.link(blob, target)
+    except OSError as e:
+        if e.errno in (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
+            return False
+        raise
+    return True
+
+
 def _put(host_dir: str, tree: str, entry: File) -> bool:
     """Put a blob into a tree. Return False if there is no such blob, or a damaged one, which is removed.
 
     It is linked: nothing runs in a tree, and so nothing changes there. It is copied where another file of this content
-    has other permissions.
+    has other permissions, and where the file system makes no link.
     """
     import shutil
     from hashlib import sha256
@@ -164,11 +176,10 @@ def _put(host_dir: str, tree: str, entry: File) -> bool:
     _unlink(temporary)
     if mode == LINK:
         os.symlink(leads_to, temporary)
-    elif seen.st_nlink == 1 or stat.S_IMODE(seen.st_mode) == mode:
-        os.chmod(blob, mode)
-        os.link(blob, temporary)
     else:
-        shutil.copyfile(blob, temporary)
+        is_fit = seen.st_nlink == 1 or stat.S_IMODE(seen.st_mode) == mode
+        if not (is_fit and _linked(blob, temporary)):
+            shutil.copyfile(blob, temporary)
         os.chmod(temporary, mode)
     durable.place(temporary, target, durable=False)  # the whole tree is synced at once
     return True

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,16 @@ def test_links_and_empty_directories_reach_the_working_directory_of_a_task(tmp_p
     assert list(workdir.left(str(host), "r", "worker:0")) == []
     (work / "logs/old/new.log").write_text("1")
     assert [path for path, _ in workdir.left(str(host), "r", "worker:0")] == ["logs/old/new.log"]
+
+
+def test_a_tree_is_copied_where_no_link_can_be_made(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        assert os.stat(elsewhere).st_dev != os.stat(tmp_path).st_dev, "links do not reach another file system"
+        (tmp_path / "blobs").symlink_to(elsewhere)
+        there = Path(push(tmp_path, "r", {"a.py": b"1"}))
+        assert ((there / "a.py").read_bytes(), (there / "a.py").stat().st_nlink) == (b"1", 1)
+    linked = Path(push(tmp_path / "near", "r", {"a.py": b"1"}))
+    assert (linked / "a.py").stat().st_nlink == 2
 
 
 def test_only_what_changed_is_missing(tmp_path: Path) -> None:

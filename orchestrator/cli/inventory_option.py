@@ -23,8 +23,9 @@ def inventory_option(command: _Command) -> _Command:
     )(command)
 
 
-def _choose(_ctx: click.Context, _param: click.Parameter, file: str | None) -> None:
+def _choose(ctx: click.Context, _param: click.Parameter, file: str | None) -> None:
     if file is not None:
         from orchestrator.spec import own_inventory
 
-        own_inventory.chosen.set(os.path.abspath(file))
+        token = own_inventory.chosen.set(os.path.abspath(file))
+        ctx.call_on_close(lambda: own_inventory.chosen.reset(token))  # it holds for this command alone

@@ -14,8 +14,9 @@ from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import fold, printable
 from orchestrator.client.hosts import document, is_free
-from orchestrator.core.errors import SomeHostsOnly
+from orchestrator.core.errors import SomeHostsOnly, UsageError
 from orchestrator.core.words import size
+from orchestrator.spec import own_inventory
 
 Host = Mapping[str, Any]
 
@@ -41,6 +42,9 @@ def command(session: Session, file: str | None, free: bool, as_json: bool) -> in
     Without FILE: the hosts of the active runs. The hosts are asked themselves, without the coordinator. Exit code 4
     where one cannot be reached.
     """
+    if file is None and own_inventory.chosen.get():
+        hint = "`orch hosts cluster.yaml --inventory FILE`"
+        raise UsageError("--inventory stands in for the hosts of a spec, and no spec is named", hint=hint)
     hosts = document(session, file)
     if free:
         hosts["hosts"] = [host for host in hosts["hosts"] if is_free(host)]

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
 
 _REMOVE = (
-    'exec /bin/sh -c \'IFS= read -r d && IFS= read -r e && cd -- "$d" && [ -d bundle ] && [ -O . ] && '
-    'find . -mindepth 1 -maxdepth 1 -name hosts -o -exec rm -rf -- "{}" + && cd / && rm -rf -- "$HOME/$e" && '
+    'exec /bin/sh -c \'IFS= read -r d && cd -- "$d" && [ -d bundle ] && [ -O . ] && '
+    'find . -mindepth 1 -maxdepth 1 -name hosts -o -exec rm -rf -- "{}" + && cd / && '
+    f'rm -rf -- "$HOME/{ENVIRONMENTS.removeprefix("~/")}" && '
     '{ rmdir -- "$d/hosts" "$d"; case "$d" in */hosts/*) rmdir -- "${d%/*}" "${d%/hosts/*}";; esac; } 2>/dev/null; '
     '[ ! -e "$d/bundle" ]\''
 )
-"""The directory, and below the home directory the environments, come on stdin. What other machines that share the home
-have below `hosts` stays, until it is their turn."""
+"""The directory comes on stdin. What other machines that share the home have below `hosts` stays, until it is their
+turn."""
 
 
 @click.command(
@@ -80,8 +81,7 @@ def command(session: Session, wanted: tuple[str, ...], yes: bool) -> int:
             session, f"Remove all of it from {counted(len(places), 'host')}?", otherwise="nothing was removed"
         )
     for host, directory in places.values():
-        told = f"{directory}\n{ENVIRONMENTS.removeprefix('~/')}\n"
-        why = carried_out(session, host, _REMOVE, told, within_s=TIMEOUT_S)
+        why = carried_out(session, host, _REMOVE, f"{directory}\n", within_s=TIMEOUT_S)
         if why:
             session.warn(f"{host.name}: {why}")
             failed.append(host.name)

@@ -131,9 +131,8 @@ def _submit_to_pods(request: UpRequest, session: Session, client: Client) -> Sub
     what = "are asked for" if created else "are there already"
     session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
     plan = load_plan(request.file)[0]
-    code = snapshot(
-        request.file, plan, session.paths.state_dir
-    )  # pods may take long, and people edit meanwhile
+    # Pods may take long, and people edit meanwhile.
+    code = snapshot(request.file, plan, session.paths.state_dir)
     needed = sum(not host.spare for host in plan.hosts)
     try:
         running = on_kubernetes.wait_for_pods(

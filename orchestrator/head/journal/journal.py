@@ -305,9 +305,8 @@ class Journal:
         with self._transaction():
             (row,) = self._db.execute(f"SELECT {COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
             ended = (*row[:3], self._clock(), *row[4:-1])
-            total = (
-                checksum(ended) if checksum(row[:-1]) == row[-1] else row[-1]
-            )  # a damaged row stays damaged
+            # A damaged row stays damaged.
+            total = checksum(ended) if checksum(row[:-1]) == row[-1] else row[-1]
             self._db.execute("UPDATE runs SET ended = ?, sum = ? WHERE run_id = ?", (ended[3], total, run_id))
 
     def put_away(self, run_dir: Callable[[str], str], *, ended_max: int = ENDED_MAX) -> list[str]:

@@ -72,9 +72,8 @@ class Atomic:
             return outputs  # another trace of the same step was refused
 
         def finish(strategy: Any, begins: Any) -> None:
-            first = min(
-                strategy.experimental_local_results(begins)
-            )  # all replicas of a process share the graph
+            # All replicas of a process share the graph.
+            first = min(strategy.experimental_local_results(begins))
             try:
                 self._ends.append(self._finish(_graph().get_operations()[first:]))
             except NotAtomic as e:

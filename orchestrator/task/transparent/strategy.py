@@ -155,9 +155,8 @@ def replace_others(strategy: Any, report: Reporter, script: str) -> None:
     for strategy_class in _classes(_REPLACED):
         strategy_class.__new__ = _same(strategy, strategy_class.__name__, report, script)
         strategy_class.__init__ = _unchanged  # Python calls it where that strategy is of this class too
-        strategy_class.__deepcopy__ = lambda _self, _memo: (
-            strategy
-        )  # TensorFlow's own would initialize it again
+        # TensorFlow's own would initialize it again.
+        strategy_class.__deepcopy__ = lambda _self, _memo: strategy
     for strategy_class in _classes(_REFUSED):
         strategy_class.__init__ = _refusal(strategy_class.__name__, report, script)
 

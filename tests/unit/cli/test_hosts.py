@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.cli.commands.hosts import lines
 from orchestrator.cli.session import Paint
+from orchestrator.spec import own_inventory
 from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import Desk
 
@@ -99,3 +100,10 @@ def test_without_a_file_and_without_runs_there_is_nothing_to_ask(orch: Desk, api
     assert orch.said == (
         "error: no run is active, so no hosts are known\nhint: name a file: `orch hosts cluster.yaml`\n"
     )
+
+
+def test_an_inventory_alone_is_no_spec(orch: Desk) -> None:
+    assert orch("hosts", "--inventory", "lab.yaml") == 2
+    assert "no spec is named" in orch.said
+    assert "orch hosts cluster.yaml --inventory FILE" in orch.said
+    assert own_inventory.chosen.get() == "", "it was chosen for that command alone"

@@ -153,6 +153,18 @@ class Agent:
             "own_name": {"name": self._name, "address": "10.0.0.1", "why": None},
         }
 
+    def _on_machine(self, _order: Order) -> hosts.Hardware:
+        return {
+            "cpus": 8,
+            "load": 1.0,
+            "memory_total_bytes": 1 << 36,
+            "memory_free_bytes": 1 << 35,
+            "disk_total_bytes": 1 << 40,
+            "disk_free_bytes": 1 << 39,
+            "gpus": [],
+            "gpus_why": None,
+        }
+
     def _on_runs(self, _order: Order) -> driving.KnownRuns:
         return {"runs": []}
 

@@ -64,12 +64,9 @@ class Client:
             SpecError: The file is invalid; one line for each diagnostic.
             Refused: Another run of that name is active.
         """
-        from orchestrator.client.submit import submit
+        from orchestrator.client.submit import Start, submit
 
-        submitted = submit(
-            os.fspath(file),
-            self._environment,
-            self._api,
+        start = Start(
             again=from_scratch,
             go_on=go_on,
             check=check,
@@ -77,6 +74,7 @@ class Client:
             restart=restart,
             wait_for_hosts=wait_for_hosts,
         )
+        submitted = submit(os.fspath(file), self._environment, self._api, start)
         return Run(self._environment, submitted.name, submitted.run_id)
 
     def run(self, name: str | None = None) -> Run:

@@ -29,6 +29,25 @@ if TYPE_CHECKING:
 
 EXAMINE_S = 60.0
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run is to begin."""
+
+    again: bool = False
+    """At step 0, with older checkpoints set aside."""
+    go_on: bool = False
+    """From the checkpoint of the newest run of this name, if that has finished."""
+    restart: bool = False
+    """After the end of the active run of this name, if its spec or its code differs."""
+    queue: bool = False
+    """Once its GPUs are free, like `queue:` of the spec."""
+    check: bool = True
+    """Whether to check that the hosts are there, and reach each other."""
+    wait_for_hosts: bool = False
+    """Although a host does not answer; the run waits for it."""
+
+
 _END_S = 900.0
 """How long a run may take to reach its next checkpoint and end before another replaces it."""
 
@@ -52,15 +71,10 @@ def submit(
     file: str,
     environment: Environment,
     client: Client,
+    start: Start,
     *,
-    again: bool = False,
-    go_on: bool = False,
-    restart: bool = False,
-    queue: bool = False,
     before: Before | None = None,
     place: Place | None = None,
-    check: bool = True,
-    wait_for_hosts: bool = False,
     code: Snapshot | None = None,
 ) -> Submitted:
     """Submit the plan of this file. An active run with the same plan is left alone.
@@ -69,14 +83,9 @@ def submit(
         file: the cluster spec.
         environment: of the caller.
         client: of the coordinator.
-        again: start at step 0, and set older checkpoints aside.
-        go_on: if the newest run of this name has finished, go on from its checkpoint.
-        restart: end the active run of this name first, if its spec or its code differs.
-        queue: let the run wait until its GPUs are free, like `queue:` of the spec.
+        start: how it is to begin.
         before: see `Before`.
         place: replaces the plan's hosts by those that an engine provides.
-        check: whether to check that the hosts are there, and reach each other.
-        wait_for_hosts: begin although a host does not answer; the run waits for it.
         code: the snapshot of the code, where it was taken before; it is taken now otherwise.
     """
     from orchestrator.core.plan import QueuePlan
@@ -85,10 +94,10 @@ def submit(
     from orchestrator.spec.plan import load_plan
 
     # Who restarts asks for the checkpoint, also where the run has just finished.
-    wish = next_training.chosen(again=again, go_on=go_on or (restart and not again))
+    wish = next_training.chosen(again=start.again, go_on=start.go_on or (start.restart and not start.again))
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
-    plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan
+    plan = replace(plan, queue=plan.queue or QueuePlan()) if start.queue else plan
     load_own(environment.paths.notify)  # the user must learn now if no message can be sent later
     environment.paths.ensure()
     code = code or _snapshot_unless_running(file, plan, environment.paths.state_dir, client)
@@ -97,18 +106,21 @@ def submit(
         before(coordinator, plan)
     last = _newest(client, plan.name)
     running = last is not None and is_active(last)
-    begins = next_training.Next(again) if running else _next_training(environment, last, plan, code, wish)
+    begins = (
+        next_training.Next(start.again) if running else _next_training(environment, last, plan, code, wish)
+    )
     if last is not None and begins.finished:
         return Submitted(str(last["run_id"]), plan.name, created=False, finished=begins.finished)
     if begins.said:
         environment.say(begins.said)
-    if restart or not running:
+    if start.restart or not running:
         from orchestrator.client.setting_up import refuse, set_up
 
         refuse(set_up(file, environment) or [], file)
-    if check and (restart or not running):
-        plan = _examined(plan, environment, client, running=running, patient=wait_for_hosts or running)
-    ended = _end_older(environment, client, plan, code) if restart else None
+        if start.check:
+            patient = start.wait_for_hosts or running
+            plan = _examined(plan, environment, client, running=running, patient=patient)
+    ended = _end_older(environment, client, plan, code) if start.restart else None
     try:
         from pydantic import TypeAdapter
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.fault_recovery import Outcome, watch_recovery
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import complete_host, complete_task, run_argument
 from orchestrator.cli.session import Session
@@ -155,8 +155,7 @@ def _fault_options(command: Any) -> Any:
     return command
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -185,9 +184,8 @@ def _fault_options(command: Any) -> Any:
 @click.option(
     "--timeout", type=DURATION, default="10m", show_default=True, help="Time to recover from a fault."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as a document.")
-@click.pass_obj
-def command(session: Session, /, name: str | None, as_json: bool, **options: Any) -> int:
+@json_option("Print the table as a document.")
+def command(session: Session, /, name: str | None, **options: Any) -> int:
     """Inject real faults into a run, one after the other, and measure its recovery from each.
 
     The run's spec must have `chaos: allowed`. Without NAME: the only active run. Exit code 1 if the run did not
@@ -205,8 +203,5 @@ def command(session: Session, /, name: str | None, as_json: bool, **options: Any
         for_s=options["lasting"],
         timeout_s=options["timeout"],
     )
-    if as_json:
-        session.put_json({"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]})
-    else:
-        session.put(table(outcomes))
+    session.answer({"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]}, table(outcomes))
     return 0 if all(outcome.recovered for outcome in outcomes) else 1

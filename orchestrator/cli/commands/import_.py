@@ -56,7 +56,7 @@ _BYTES_MAX = 512 << 10
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-@command.command(
+@command.subcommand(
     "horovodrun",
     context_settings=_PASSED_ON,
     examples=[
@@ -66,7 +66,6 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @_output
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="ARGS... python train.py")
-@click.pass_obj
 def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str | None) -> int:
     """From the arguments of horovodrun."""
     from orchestrator.spec.foreign import mpi
@@ -74,7 +73,7 @@ def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str 
     return put(session, mpi.horovodrun(words, _read), name, output)
 
 
-@command.command(
+@command.subcommand(
     "mpirun",
     context_settings=_PASSED_ON,
     examples=[
@@ -87,7 +86,6 @@ def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str 
 )
 @_output
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="ARGS... python train.py")
-@click.pass_obj
 def mpirun(session: Session, words: tuple[str, ...], name: str, output: str | None) -> int:
     """From the arguments of mpirun, for Horovod."""
     from orchestrator.spec.foreign import mpi
@@ -95,7 +93,7 @@ def mpirun(session: Session, words: tuple[str, ...], name: str, output: str | No
     return put(session, mpi.mpirun(words, _read), name, output)
 
 
-@command.command(
+@command.subcommand(
     "hostfile",
     context_settings=_PASSED_ON,
     examples=[
@@ -107,7 +105,6 @@ def mpirun(session: Session, words: tuple[str, ...], name: str, output: str | No
 @click.option("--np", "ranks", type=click.IntRange(1, 1000), help="The number of ranks. Default: all slots.")
 @click.argument("file", type=click.Path(), metavar="FILE")
 @_COMMAND
-@click.pass_obj
 def hostfile(
     session: Session,
     file: str,
@@ -122,7 +119,7 @@ def hostfile(
     return put(session, mpi.hostfile(_read(file), ranks, command_line), name, output)
 
 
-@command.command(
+@command.subcommand(
     "tf-config",
     context_settings=_PASSED_ON,
     examples=[
@@ -133,7 +130,6 @@ def hostfile(
 @_output
 @click.argument("text", metavar="JSON|FILE")
 @_COMMAND
-@click.pass_obj
 def tf_config(
     session: Session, text: str, command_line: tuple[str, ...], name: str, output: str | None
 ) -> int:
@@ -144,7 +140,7 @@ def tf_config(
     return put(session, tf_config.tf_config(given, command_line), name, output)
 
 
-@command.command(
+@command.subcommand(
     "ansible",
     context_settings=_PASSED_ON,
     examples=[
@@ -156,7 +152,6 @@ def tf_config(
 @click.option("--group", help="Only the hosts of this group.")
 @click.argument("file", type=click.Path(), metavar="FILE")
 @_COMMAND
-@click.pass_obj
 def ansible(
     session: Session,
     file: str,
@@ -180,7 +175,7 @@ def ansible(
     return put(session, ansible.ansible(_read(file), group, command_line, beside), name, output)
 
 
-@command.command(
+@command.subcommand(
     "ray",
     context_settings=_PASSED_ON,
     examples=[
@@ -191,7 +186,6 @@ def ansible(
 @_output
 @click.argument("file", type=click.Path(), metavar="FILE")
 @_COMMAND
-@click.pass_obj
 def ray(session: Session, file: str, command_line: tuple[str, ...], name: str, output: str | None) -> int:
     """From a Ray cluster file whose provider is `local`."""
     from orchestrator.spec.foreign import inventory
@@ -199,7 +193,7 @@ def ray(session: Session, file: str, command_line: tuple[str, ...], name: str, o
     return put(session, inventory.ray(_read(file), command_line), name, output)
 
 
-@command.command(
+@command.subcommand(
     "ssh-config",
     examples=[
         ("orch import ssh-config gpu-a gpu-b", "Two hosts of ~/.ssh/config"),
@@ -209,7 +203,6 @@ def ray(session: Session, file: str, command_line: tuple[str, ...], name: str, o
 @_output
 @click.option("--file", "file", default="~/.ssh/config", show_default=True, help="The ssh_config to read.")
 @click.argument("hosts", nargs=-1, metavar="[HOST...]")
-@click.pass_obj
 def ssh_config(session: Session, hosts: tuple[str, ...], file: str, name: str, output: str | None) -> int:
     """From the hosts of an ssh_config.
 

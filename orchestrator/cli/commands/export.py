@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -122,29 +122,14 @@ def slurm(session: Session, file: str) -> None:
 )
 @click.option(
     "--save-wait",
+    "save_wait_s",
     type=click.IntRange(0, 86400),
     default=120,
     show_default=True,
     help="How many seconds a pod that must end may go on, to save one more checkpoint.",
 )
 @json_option("Print a List as JSON.")
-def kubernetes(
-    session: Session,
-    file: str,
-    image: str,
-    kind: str,
-    code_dir: str | None,
-    python: str | None,
-    claim: str | None,
-    claim_only: bool,
-    storage: str,
-    shm: str,
-    cpu: str | None,
-    memory: str | None,
-    namespace: str | None,
-    restarts: int,
-    save_wait: int,
-) -> None:
+def kubernetes(session: Session, /, file: str, kind: str, claim_only: bool, **options: Any) -> None:
     """Print FILE as a JobSet of Kubernetes.
 
     Each pod runs orch's entry point. It verifies the checkpoint, fences the generation, watches for stalls, and ends
@@ -164,30 +149,21 @@ def kubernetes(
         )
     plan, _ = load_plan(file)
     spec = load_spec(file)
-    wishes = Wishes(
-        image=image,
-        code_dir=code_dir,
-        python=python or spec.run.python or "python3",
-        claim=claim,
-        storage=storage,
-        shm=shm,
-        cpu=cpu,
-        memory=memory,
-        namespace=namespace,
-        restarts=restarts,
-        save_wait_s=float(save_wait),
-        pod=spec.kubernetes.pod if spec.kubernetes else None,
-    )
+    options["python"] = options["python"] or spec.run.python or "python3"
+    options["save_wait_s"] = float(options["save_wait_s"])
+    wishes = Wishes(**options, pod=spec.kubernetes.pod if spec.kubernetes else None)
     _check(file, plan, wishes)
     if claim_only:
         objects, remarks = claims(plan, wishes), notes(plan, wishes)[:1]
         if not objects:
             raise UsageError(
                 "there is no claim to make",
-                hint="leave out --claim" if claim else "`checkpoint: {dir: …}` in the file asks for one",
+                hint="leave out --claim"
+                if wishes.claim
+                else "`checkpoint: {dir: …}` in the file asks for one",
             )
     else:
-        objects = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
+        objects = manifests(plan, wishes, bundle.packed(), None if wishes.code_dir else _code(file, plan))
         remarks = notes(plan, wishes)
     session.put((as_list(objects) if session.wants_json else as_yaml(objects, remarks)).rstrip("\n"))
     for remark in remarks[1:]:

@@ -213,9 +213,7 @@ def _to_its_proof(session: Session, run: Mapping[str, Any]) -> Mapping[str, Any]
         return not is_active(seen) or is_untold(seen) or is_late
 
     watch = Watch(session, session.client(), run, until=is_over, say=lambda _text: None, timeout_s=_LIMIT_S)
-    while watch.poll():
-        pass
-    return watch.run
+    return watch.to_its_end()
 
 
 def _end(session: Session, trial: Plan, run: Mapping[str, Any]) -> None:

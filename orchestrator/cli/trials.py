@@ -64,10 +64,8 @@ def to_its_end(
         timeout_s=timeout_s,
     )
     try:
-        while watch.poll():
-            pass
+        return watch.to_its_end()
     except (KeyboardInterrupt, OrchestratorError):
         client.post(f"/v1/runs/{plan.name}/kill", {"force": False})
         session.say(f"Stopped; {plan.name} is being ended")
         raise
-    return watch.run

@@ -167,17 +167,9 @@ class Run:
         def is_over(seen: Mapping[str, Any]) -> bool:
             return not is_active(seen) or seen.get("phase") == until
 
-        wait = Wait(
-            self._environment,
-            self._api,
-            self._chosen,
-            until=is_over,
-            say=self._environment.warn,
-            timeout_s=timeout_s,
-        )
-        while wait.poll():
-            pass
-        return dict(wait.run)
+        say = self._environment.warn
+        wait = Wait(self._environment, self._api, self._chosen, until=is_over, say=say, timeout_s=timeout_s)
+        return dict(wait.to_its_end())
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[Document]:
         """Yield the events in order, and new ones until the run has ended."""

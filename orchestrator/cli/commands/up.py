@@ -205,7 +205,7 @@ def _wait(
     def over(seen: Mapping[str, Any]) -> bool:
         return not is_active(seen) or (request.until == "running" and (trains(seen) or is_untold(seen)))
 
-    watch = Watch(
+    return Watch(
         session,
         client,
         document,
@@ -214,10 +214,7 @@ def _wait(
         timeout_s=request.timeout_s,
         progress=True,
         from_now=not document["created"],
-    )
-    while watch.poll():
-        pass
-    return watch.run
+    ).to_its_end()
 
 
 def detached(submitted: Submitted) -> str:

@@ -187,7 +187,7 @@ class Messenger:
                 self._give(notice, name, "", title, body)
 
     def _give(self, notice: Notice, name: str, owner_run: str, title: str, body: str) -> None:
-        level = notices.LEVELS.get(notice.kind, "warning")
+        level = notices.KINDS[notice.kind].level
         self._put(owner_run, name, Message(notice.last.run_id, title, body, level))
 
     def _put(self, owner_run: str, name: str, message: Message) -> None:

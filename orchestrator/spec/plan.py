@@ -30,11 +30,10 @@ from orchestrator.spec.gpu_split import split
 from orchestrator.spec.load import load_spec, located
 from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, room_of, tasks_of
-from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
 from orchestrator.spec.restoring import restoring
 from orchestrator.spec.sbatch import Wish
-from orchestrator.spec.secrets import secret_files, secret_names, secret_values
+from orchestrator.spec.secrets import secret_files, secret_names, secret_values, urls
 from orchestrator.spec.setup import Environment, environment
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import complete_host, complete_task, run_argument
 from orchestrator.cli.session import Session
+from orchestrator.cli.show.tables import table
 from orchestrator.client.choice import find, only_active, runs_of, status_of
 from orchestrator.core.errors import Refused, UsageError, WaitTimedOut
 from orchestrator.core.faults import KINDS
@@ -113,25 +114,21 @@ def _wait(
         session.pause(_POLL_EVERY_S)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def shown(outcomes: Sequence[Outcome], session: Session) -> str:
     """Return the table for people."""
-    rows = [("FAULT", "AT STEP", "NOTICED AFTER", "TRAINING AFTER", "STEPS LOST", "WHAT HAPPENED")]
+    rows = [["FAULT", "AT STEP", "NOTICED AFTER", "TRAINING AFTER", "STEPS LOST", "WHAT HAPPENED"]]
     rows += [
-        (
+        [
             f"{outcome.kind} {outcome.target}",
             str(outcome.step),
             _seconds(outcome.noticed_s),
             _seconds(outcome.again_s) if outcome.again_s != 0 else "not stopped",
             "-" if outcome.lost is None else str(outcome.lost),
             outcome.done,
-        )
+        ]
         for outcome in outcomes
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip()
-        for row in rows
-    )
+    return "\n".join(table(rows, session.paint))
 
 
 def _seconds(value: float | None) -> str:
@@ -203,5 +200,6 @@ def command(session: Session, /, name: str | None, **options: Any) -> int:
         for_s=options["lasting"],
         timeout_s=options["timeout"],
     )
-    session.answer({"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]}, table(outcomes))
+    document = {"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]}
+    session.answer(document, shown(outcomes, session))
     return 0 if all(outcome.recovered for outcome in outcomes) else 1

@@ -122,15 +122,12 @@ def submit(
             plan = _examined(plan, environment, client, running=running, patient=patient)
     ended = _end_older(environment, client, plan, code) if start.restart else None
     try:
-        from pydantic import TypeAdapter
-
-        from orchestrator.core.plan import Plan
         from orchestrator.spec.plan import load_recipients
 
         answer = client.post(
             "/v1/runs",
             {
-                "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
+                "plan": plan_document(plan),
                 "secrets": dict(secrets),
                 "from_scratch": begins.from_scratch,
                 "code": code.digest if code is not None else "",
@@ -233,12 +230,9 @@ def placed_now(plan: Plan, client: Client, *, look: bool = True) -> tuple[Plan, 
 
     With `look`, the hosts are asked what others hold there. Raises UsageError if the coordinator is an older one.
     """
-    from pydantic import TypeAdapter
+    from orchestrator.core.plan import TaskId, TaskPlan
 
-    from orchestrator.core.plan import Plan, TaskId, TaskPlan
-
-    body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
-    document = client.post("/v1/place", {**body, "look": look}, timeout_s=EXAMINE_S)
+    document = client.post("/v1/place", {"plan": plan_document(plan), "look": look}, timeout_s=EXAMINE_S)
     tasks = tuple(
         TaskPlan(
             TaskId.parse(task["task"]), task["host"], tuple(task["gpus"]), task["slot"], task["host_slot"]
@@ -278,19 +272,14 @@ def examined(
     Raises:
         Refused: a host does not answer, or hosts do not reach each other; a line for each.
     """
-    from pydantic import TypeAdapter
-
-    from orchestrator.core.plan import Plan
-
     used = [plan.host(name) for name in plan.hosts_used]
     is_here = len(used) < 2 and all(host.transport == "local" for host in used)
     if is_here or any(host.transport not in ("ssh", "local") for host in plan.hosts):
         return plan
     goal = "reach each other" if len(used) > 1 else "is there"
     environment.say(f"checking that {counted(len(plan.hosts), 'host')} {goal} …")
-    body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
     try:
-        answer = client.post("/v1/examine", body, timeout_s=EXAMINE_S)
+        answer = client.post("/v1/examine", {"plan": plan_document(plan)}, timeout_s=EXAMINE_S)
     except UsageError:
         return plan  # an older coordinator
     # Without all of its replicas it can begin, and spares are not needed yet
@@ -320,6 +309,16 @@ def examined(
         plan,
         hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts),
     )
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return the plan as the coordinator takes it."""
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+
+    document: dict[str, Any] = TypeAdapter(Plan).dump_python(plan, mode="json")
+    return document
 
 
 def snapshot(file: str, plan: Plan, state_dir: str) -> Snapshot:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from orchestrator.cli.handover import end_coordinator, hand_over
 from orchestrator.cli.help import Group, json_option
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session, is_not_running
 from orchestrator.cli.show import render
 from orchestrator.client.choice import is_active
+from orchestrator.client.starting import ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable, SomeHostsOnly
 
 
@@ -52,8 +54,6 @@ def run(session: Session, after: int | None) -> int:
 @json_option("Print its document, for scripts.")
 def start(session: Session) -> None:
     """Start the coordinator in the background, unless it is running."""
-    from orchestrator.client.starting import ensure_coordinator
-
     document, started = ensure_coordinator(session)
     if not started:
         session.say(f"Coordinator already running (pid {document.get('pid')})")
@@ -79,7 +79,6 @@ def stop(session: Session) -> None:
 
 def stop_coordinator(session: Session) -> None:
     """Stop the coordinator, and wait for its end. Raises CoordinatorUnreachable if none is running."""
-    from orchestrator.cli.handover import end_coordinator
 
     client = session.client()
     active = [render.title(run) for run in client.get("/v1/status").get("runs") or [] if is_active(run)]
@@ -108,7 +107,6 @@ def restart(session: Session, timeout: float) -> None:
     for the journal, the handover no longer needs this command. Exit code 4 if a host has not reported in time; its
     tasks are not restarted for that.
     """
-    from orchestrator.cli.handover import hand_over
 
     done = hand_over(session, timeout_s=timeout)
     session.answer(done.to_json(), done.sentence)

@@ -23,8 +23,8 @@ from orchestrator.spec.document import Node, parse
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
 from orchestrator.spec.models import ClusterSpec, Inventory, Notify
 from orchestrator.spec.parts import absolute, parts_of
-from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.relations import relations
+from orchestrator.spec.secrets import file_refusal
 
 M = TypeVar("M", bound=BaseModel)
 

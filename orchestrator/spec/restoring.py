@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from orchestrator.both.script import followed
-from orchestrator.spec.literals import assigned_once, literal, name_of
+from orchestrator.spec.literals import assigned_once, name_of, path_argument
 
 _SAVERS = {
     "ModelCheckpoint": (0, "filepath"),
@@ -98,7 +98,7 @@ def restoring(path: str, root: str = "") -> Restoring:
             for table in (_SAVERS, _LOADERS):
                 if call not in table or (table is _SAVERS and not _is_of_a_model(node, call)):
                     continue
-                place = _path(node, *table[call], names)
+                place = path_argument(node, *table[call], names)
                 if table is _SAVERS:
                     found.savers.append((file, node.lineno, call, place))
                 else:
@@ -161,13 +161,6 @@ def with_checkpoint(source: bytes) -> bytes | None:
 def _function_at(line: int, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> int:
     """Return the line at which the innermost function begins that has this line; 0 for the module."""
     return max((f.lineno for f in functions if f.lineno <= line <= (f.end_lineno or line)), default=0)
-
-
-def _path(node: ast.Call, position: int, keyword: str, names: dict[str, ast.expr]) -> str | None:
-    given = next((k.value for k in node.keywords if k.arg == keyword), None)
-    if given is None and len(node.args) > position:
-        given = node.args[position]
-    return literal(given, names)
 
 
 def _is_of_a_model(node: ast.Call, call: str) -> bool:

@@ -62,7 +62,7 @@ def wanted(run: Run, intent: Intent, at: Instant, patience_s: float, *, is_saved
     if not any(_can_write(run, task) for task in survivors):
         return {}
     lost = (run.reached_step or 0) - (run.verified_step or 0)  # and what was not reported yet
-    pace = run.task(run.chief).progress.steps_per_s
+    pace = run.task(run.chief).progress.measured.get("steps_per_s")
     bound_s = min(policy.rescue_s, max(BOUND_MIN_S, lost / pace if pace else 0.0))
     if intent is not Intent.RESTART:
         bound_s = policy.rescue_s  # it was trusted to lose nothing

@@ -20,6 +20,7 @@ from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
 from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS, SHARE_MISSING
 from orchestrator.core.in_words import in_words
+from orchestrator.core.measured import HostMeasures
 from orchestrator.core.plan import (
     CheckpointPlan,
     HostPlan,
@@ -319,7 +320,7 @@ class Transcript:
         """
         assert self.run is not None
         known = self.reports[host]
-        measured: dict[str, float] = {}
+        measured: HostMeasures = {}
         if self.available_bytes is not None:
             measured["memory_available_bytes"] = self.available_bytes
         for change in changes:

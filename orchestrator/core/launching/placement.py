@@ -135,7 +135,9 @@ class _Room:
     def rank(self, ask: Ask) -> tuple[int, int, int, int]:
         """Return the order in which hosts are chosen for the next task; the lowest is first."""
         left = self.gpus_left
-        return (len(self.taken), left == 0 if ask.shares else left - ask.needs, self.others, self.index)
+        # Of hosts with equally many GPUs left over, the one of many small tasks: that of a few large ones is soon whole
+        others = -self.others if ask.needs else self.others
+        return (len(self.taken), left == 0 if ask.shares else left - ask.needs, others, self.index)
 
     def holds(self, ask: Ask, most: int) -> int:
         """Return how many tasks of this request it could take, up to `most`."""

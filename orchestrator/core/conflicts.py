@@ -194,6 +194,8 @@ class Holding:
     """By the address of the host: who has each of its GPUs and slots, for people."""
     tasks: tuple[str, ...] = ()
     """The addresses of its tasks."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """By address: how much memory they have asked for."""
 
 
 def holding(run_id: str, plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]) -> Holding:
@@ -221,7 +223,12 @@ def _holding(
     if plan.checkpoint is not None:
         needed[saves_where(plan)] = plan.checkpoint.dir
     by_uuid = any(isinstance(gpu, str) for gpu, _, _ in leased.values())
-    return Holding(needed, users, tuple(plan.host(task.host).address for task in there)), by_uuid
+    asked = {ask.type: ask.memory_bytes for ask in plan.needs if ask.memory_bytes is not None}
+    memory: dict[str, int] = {}
+    for task in there if asked else ():
+        address = plan.host(task.host).address
+        memory[address] = memory.get(address, 0) + asked.get(task.id.type, 0)
+    return Holding(needed, users, tuple(plan.host(task.host).address for task in there), memory), by_uuid
 
 
 def left_over(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from orchestrator.core.launching.placement import NoPlacement, Occupied, against, place
 from orchestrator.core.plan import SLOT, Gpu, HostPlan, Plan, TaskPlan, lease_in_words
@@ -54,6 +55,10 @@ class Seen:
     why: str = ""
     """Why it serves nobody now, as the end of a sentence that begins with its name."""
     gpu_bytes: Mapping[Gpu, int] = field(default_factory=dict)
+    memory_bytes: float = inf
+    """All of its memory."""
+    free_bytes: float = inf
+    """What of it is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,13 @@ class Known:
         return self.drained.get(machine_in_words(host)) or self.drained.get(host.name, "")
 
     def of(self, host: HostPlan, now: Instant) -> Seen | None:
-        """Return what is known of a host now; None if nothing is. The memory of its GPUs stays what it was."""
+        """Return what is known of a host now; None if nothing is. How much memory it and its GPUs have stays."""
         seen = self.seen.get(machine(host))
         if seen is None or now < seen.until:
             return seen
-        return replace(seen, leases={}, why="") if seen.gpu_bytes else None
+        if not seen.gpu_bytes and seen.memory_bytes == inf:
+            return None
+        return replace(seen, leases={}, why="", free_bytes=inf)
 
     def is_fresh(self, host: HostPlan, now: Instant) -> bool:
         """Return whether a host has been asked a short while ago."""
@@ -92,11 +99,11 @@ class Known:
         names = {*host.leases}
         leases = {lease: who for lease, who in problem.held if lease in names}
         # Where the file names GPUs in other words than the host does, it is not known which are meant
-        seen = Seen(
-            until,
+        seen = replace(
+            before or Seen(until),
+            until=until,
             leases={**(before.leases if before else {}), **leases},
             why="" if leases else f"serves no run now: {problem.message}",
-            gpu_bytes=before.gpu_bytes if before else {},
         )
         return replace(self, seen={**self.seen, machine(host): seen})
 
@@ -119,16 +126,25 @@ class Held:
     def __init__(self) -> None:
         self.leases: dict[str, Mapping[Gpu, str]] = {}
         self.tasks: dict[str, int] = {}
+        self.memory: dict[str, int] = {}
+        """How much memory of each host its runs have asked for."""
         self.out: dict[Machine, str] = {}
         """Machines on which nothing is placed, since a run finds them unfit."""
 
-    def add(self, users: Mapping[str, Mapping[Gpu, str]], tasks: Iterable[str]) -> None:
-        """Add who has which GPUs and slots, by address; and the addresses of tasks."""
+    def add(
+        self,
+        users: Mapping[str, Mapping[Gpu, str]],
+        tasks: Iterable[str],
+        memory: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Add who has which GPUs and slots, by address; the addresses of tasks; and the memory that they asked for."""
         for address, leases in users.items():
             before = self.leases.get(address)
             self.leases[address] = leases if before is None else {**leases, **before}
         for address in tasks:
             self.tasks[address] = self.tasks.get(address, 0) + 1
+        for address, size in memory.items():
+            self.memory[address] = self.memory.get(address, 0) + size
 
     def occupied(self, plan: Plan, known: Known, now: Instant) -> dict[str, Occupied]:
         """Return what is not free of a plan's hosts."""
@@ -147,13 +163,16 @@ class Held:
             leases, slots = ours, _NO_SLOT
             if str in map(type, ours) or (known.numbers and str in map(type, host.gpus)):
                 leases, slots = _told_apart(host, ours, known)
-            sizes = seen.gpu_bytes if seen is not None else _NO_SLOT
-            found[host.name] = Occupied(leases, slots, tasks, why, sizes)
+            if seen is None:
+                found[host.name] = Occupied(leases, slots, tasks, why)
+                continue
+            memory = min(seen.free_bytes, seen.memory_bytes - self.memory.get(address, 0))
+            found[host.name] = Occupied(leases, slots, tasks, why, seen.gpu_bytes, memory)
         return found
 
 
 _NOTHING: Mapping[Gpu, str] = MappingProxyType({})
-_NO_SLOT: Mapping[Any, Any] = MappingProxyType({})
+_NO_SLOT: Mapping[int, str] = MappingProxyType({})
 
 
 def _told_apart(

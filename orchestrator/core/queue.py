@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from orchestrator.core import conflicts
@@ -27,7 +27,7 @@ from orchestrator.core.events import HostLent
 from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
 from orchestrator.core.launching.placement import NoPlacement
 from orchestrator.core.phases.stopping import END_S, unproven
-from orchestrator.core.plan import PRIORITIES, Gpu, Plan, QueuePlan
+from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
 from orchestrator.core.pool import (
     NOTHING,
     Held,
@@ -51,6 +51,9 @@ STEP_OF_PRIORITY_S = 86400.0
 """How long one waits until that counts as one step of priority."""
 
 
+_NO_HOLDING = Holding({})
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a run needs or holds for itself alone, and for how long; `inf` where it has no limit."""
@@ -61,9 +64,8 @@ class Ask:
     lasts_s: float = inf
     others: str = ""
     """What is missing of that, as its hosts have said: somebody else holds it, or a host is not ready. Else empty."""
-    users: Mapping[str, Mapping[Gpu, str]] = field(default_factory=dict)
-    tasks: tuple[str, ...] = ()
-    """Both as `conflicts.Holding` has them."""
+    held: Holding = _NO_HOLDING
+    """The same as hosts know it."""
     plan: Plan | None = None
     """Of a run that waits and whose place is to be chosen: the plan as it was submitted."""
     place: Placed | None = None
@@ -119,13 +121,8 @@ def _holding(runs: Iterable[Run], known: Known) -> Iterator[tuple[Ask, Instant]]
         if not run.phase.is_terminal:
             yield _ask(run, known), _ends_at(run)
         elif hosts := unproven(run):  # something of it may live there, until that host is swept
-            yield (
-                _with(
-                    Ask(run.run_id, {}),
-                    conflicts.left_over(run.run_id, run.plan, run.placed, known.numbers, hosts),
-                ),
-                inf,
-            )
+            left = conflicts.left_over(run.run_id, run.plan, run.placed, known.numbers, hosts)
+            yield Ask(run.run_id, left.needs, held=left), inf
 
 
 def pool_replacements(
@@ -156,7 +153,7 @@ def _held(busy: Iterable[Ask], out: Mapping[Machine, str]) -> Held:
 
 def _add(held: Held, busy: Iterable[Ask]) -> None:
     for ask in busy:
-        held.add(ask.users, ask.tasks)
+        held.add(ask.held.users, ask.held.tasks, ask.held.memory)
 
 
 NAMED_MAX = 6
@@ -267,11 +264,7 @@ class _Chooser:
     def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
         there = placed(plan, place)
         held = conflicts.holding(ask.run_id, there, there, self._known.numbers)
-        return replace(_with(ask, held), place=place)
-
-
-def _with(ask: Ask, held: Holding) -> Ask:
-    return replace(ask, needs=held.needs, users=held.users, tasks=held.tasks)
+        return replace(ask, needs=held.needs, held=held, place=place)
 
 
 class _Line:
@@ -431,7 +424,7 @@ def _ask(run: Run, known: Known) -> Ask:
         # Where others hold what it was to have, another place is chosen at once
         return Ask(run.run_id, {}, lasts_s, "" if waiting.others else others, plan=run.submitted)
     held = conflicts.holding(run.run_id, run.plan, run.placed, known.numbers)
-    return Ask(run.run_id, held.needs, lasts_s, others, held.users, held.tasks)
+    return Ask(run.run_id, held.needs, lasts_s, others, held)
 
 
 def _ends_at(run: Run) -> Instant:

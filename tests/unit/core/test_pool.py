@@ -105,6 +105,41 @@ def test_the_memory_of_gpus_is_known_for_good_and_what_others_hold_for_a_while()
     assert [known.is_fresh(HOSTS[0], now) for now in (10.0, 1000.0)] == [True, False]
 
 
+def test_the_memory_that_tasks_ask_for_counts_over_all_runs_and_what_others_use_for_a_while() -> None:
+    hosts = [replace(host, slots=2) for host in HOSTS[:2]]
+    known = Known(
+        {
+            machine(hosts[0]): Seen(50.0, memory_bytes=64 << 30, free_bytes=20 << 30),
+            machine(hosts[1]): Seen(50.0, memory_bytes=64 << 30, free_bytes=60 << 30),
+        }
+    )
+    large = plan("t", Ask("worker", 1, 1, memory_bytes=40 << 30), hosts=hosts)
+    first = begun(large, [], known)
+    assert places(first) == [("b", (0,))]
+    assert dict(first.against) == {"a": "a has 20 GiB of memory left"}
+    turn, why = turn_of(replace(large, name="u"), [first], 1.0, known)
+    assert not turn.has_come
+    assert (
+        why
+        == "a has 20 GiB of memory left; GPU 0 of b is held by worker:0 of t-1; b has 24 GiB of memory left"
+    )
+    later, _ = turn_of(replace(large, name="u"), [first], 51.0, known)
+    assert later.ask.place is not None
+    assert later.ask.place.tasks[0].host == "a", (
+        "what others used is over, and how much it has is still known"
+    )
+    refused = known.heard(hosts[0], REFUSED, 2.0, 60.0).seen[machine(hosts[0])]
+    assert (refused.memory_bytes, refused.free_bytes, refused.until) == (64 << 30, 20 << 30, 60.0)
+
+
+def test_a_single_host_that_has_too_little_memory_is_told_before_the_start() -> None:
+    small = Known({machine(HOSTS[0]): Seen(50.0, memory_bytes=8 << 30, free_bytes=8 << 30)})
+    asks = plan("t", Ask("worker", 1, 2, memory_bytes=40 << 30), hosts=HOSTS[:1])
+    assert asks.has_choice
+    turn, why = turn_of(asks, [], 1.0, small)
+    assert (turn.has_come, why) == (False, "a has 8.0 GiB of memory left")
+
+
 def test_a_spare_of_another_run_is_none_of_this_one() -> None:
     hosts = (*HOSTS, HostPlan("s", address="10.0.0.9", gpus=(0, 1), spare=True))
     first = begun(plan("t", hosts=hosts), [])

@@ -109,7 +109,14 @@ def test_each_kind_says_why(tmp_path: Path) -> None:
     two = {"strategy": "multi_worker_mirrored", "tasks": "{replicas: 2}"}
     assert fault_costs(plan_of(tmp_path, plain))["why"].startswith("nothing is kept: give `checkpoint:")
     own = plan_of(tmp_path, plain, KEPT + "  transparent: true\n", **two)
-    assert fault_costs(own) == {"kind": "nothing", "why": "a survivor hands over its state (rescue)"}
+    untried = {"kind": "nothing", "why": "a survivor hands over its state (rescue: not rehearsed yet)"}
+    assert fault_costs(own) == fault_costs(own, "", ["1.0 MB in 0.1 s", ""]) == untried
+    tried = fault_costs(own, "", ["1.0 MB in 0.1 s", "1.0 MB in 0.2 s"])
+    assert tried == {"kind": "nothing", "why": "a survivor hands over its state (rescue: 1.0 MB in 0.1 s)"}
+    assert fault_costs(own, "", ["1.0 MB in 0.1 s", "no: the disk is full"]) == {
+        "kind": "since-save",
+        "why": "it saves as often as costs least; a survivor would hand over nothing: the disk is full",
+    }
     assert fault_costs(own, "its optimizer cannot be read")["kind"] == "since-save", "the run has found out"
     ten = plan_of(
         tmp_path, plain, "  checkpoint: {dir: /shared/t, every: 10m}\n  transparent: true\n", "mirrored"

@@ -27,17 +27,10 @@ SCRIPT = Path(__file__).parent / "scripts/as_people_write_them.py"
 TABLE = Path(__file__).parents[2] / "build/trajectory.jsonl"
 PAGE = Path(__file__).parents[2] / "docs/trajectory.md"
 MOMENTS = (
-    "compile",
-    "first step",
-    "step",
-    "save",
-    "validation",
-    "epoch end",
-    "last step",
-    "frozen",
-    "full disk",
+    *("compile", "first step", "step", "save", "validation", "epoch end", "last step"),
+    *("frozen", "unwritable"),
 )
-"""The last two are of a step: a worker is stopped and does not die; what the survivor would hand over cannot be written."""
+"""The last two are of a step: a worker is stopped and does not die; what is handed over cannot be written."""
 EVERY_STEPS = 5
 LAST_STEP = {"repeated": 8, "normalized": 8, "several_steps": 5}
 """Of the scripts that make other than 12 steps, or calls."""

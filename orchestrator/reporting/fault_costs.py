@@ -26,7 +26,7 @@ def fault_costs(plan: Plan, no_rescue: str = "", rehearsed: Iterable[str] = ()) 
     trains = sum(task.id.type in row.needed for task in plan.tasks)
     hands_over = (plan.options.transparent or plan.rescues) and plan.restart.rescue_s > 0 and row.rescues
     tried = list(rehearsed)
-    fails = next((each for each in tried if each.startswith("no: ")), "")
+    fails = next((each[4:] for each in tried if each.startswith("no: ")), plan.no_handover)
     if hands_over and trains > 1 and not no_rescue and not fails:
         said = tried[0] if tried and all(tried) else "not rehearsed yet"
         return _cost("nothing", f"a survivor hands over its state (rescue: {said})")
@@ -37,7 +37,8 @@ def fault_costs(plan: Plan, no_rescue: str = "", rehearsed: Iterable[str] = ()) 
         often = f"at most {duration(saving.every_s)}"
     elif saving.every_steps is not None:
         often = f"at most {saving.every_steps} steps"
-    return _cost("since-save", f"{often}{fails and '; a survivor would hand over nothing'}{fails[2:]}")
+    nothing = f"; a survivor would hand over nothing: {fails}" if fails and hands_over and trains > 1 else ""
+    return _cost("since-save", f"{often}{nothing}")
 
 
 def _cost(kind: str, why: str) -> dict[str, str]:

@@ -126,6 +126,45 @@ def test_each_kind_says_why(tmp_path: Path) -> None:
     assert fault_costs(off)["kind"] == "since-save"
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("steps_per_execution=4", "steps_per_execution=4"),
+        ("'adam', jit_compile=True", "jit_compile=True"),
+        ("steps_per_execution=1, jit_compile=False", ""),
+        ("steps_per_execution=many", ""),
+        ("jit_compile='auto'", ""),
+    ],
+)
+def test_what_keeps_steps_from_being_handed_over_is_said_before_the_start(
+    tmp_path: Path, given: str, why: str
+) -> None:
+    two = {"strategy": "multi_worker_mirrored", "tasks": "{replicas: 2}"}
+    script = HEAD + f"model.compile({given})\n" + FIT
+    costs = fault_costs(plan_of(tmp_path, script, KEPT + "  transparent: true\n", **two))
+    assert costs["kind"] == ("since-save" if why else "nothing")
+    if why:
+        said = f"train.py:3 has {why}, whose steps are not atomic"
+        assert costs["why"] == f"it saves as often as costs least; a survivor would hand over nothing: {said}"
+    one = fault_costs(plan_of(tmp_path, script, KEPT + "  transparent: true\n", "mirrored"))
+    assert one["why"] == "it saves as often as costs least", "there is no survivor"
+    strategy = (
+        "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\nimport orchestrator.keras\n"
+    )
+    with_callback = strategy + script.replace("=callbacks", "=[orchestrator.keras.Checkpoint()]")
+    assert fault_costs(plan_of(tmp_path, with_callback, KEPT, **two))["kind"] == costs["kind"]
+
+
+def test_a_loop_of_train_on_batch_begins_anew_under_transparent(tmp_path: Path) -> None:
+    loop = HEAD + "for batch in batches:\n    model.train_on_batch(*batch)\n"
+    kept = KEPT + "  transparent: true\n"
+    said = (
+        "train.py:4 trains by train_on_batch, a loop of the script's own: `transparent: true` keeps only fits"
+    )
+    assert fault_costs(plan_of(tmp_path, loop, kept, "mirrored")) == {"kind": "everything", "why": said}
+    assert fault_costs(plan_of(tmp_path, loop + FIT, kept, "mirrored"))["kind"] == "since-save"
+
+
 def test_advice_alone_lets_the_script_survive(tmp_path: Path) -> None:
     """To move what saves, without what restores, made the run end at its first death."""
     saves = HEAD + "callbacks = [keras.callbacks.ModelCheckpoint('out/best.keras')]\n" + FIT

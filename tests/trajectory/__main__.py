@@ -217,7 +217,8 @@ def page(table: Path) -> str:
     whats, lines = scripts(), []
     for name, moment, replicas in sorted(newest, key=lambda key: (list(whats).index(key[0]), key[2], key[1])):
         row = newest[name, moment, replicas]
-        end = row["end"] if row["end"] != "differs" else f"differs: {', '.join(row['differing'])}"
+        end = _end(row)
+        end = f"{end}: {', '.join(row['differing'])}" if row["differing"] else end
         said = row["said"].replace("|", "/")
         cells = [
             f"`{name}`",
@@ -230,9 +231,18 @@ def page(table: Path) -> str:
             row["date"],
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    ends = [row["end"] for row in newest.values()]
-    count = ", ".join(f"{ends.count(end)} {end}" for end in ("equal", "differs", "refused before"))
+    ends = [_end(row) for row in newest.values()]
+    count = ", ".join(f"{ends.count(end)} {end}" for end in ("equal", FIGURES, "differs", "refused before"))
     return f"{HEAD}\n{count}.\n\n{COLUMNS}\n" + "\n".join(lines) + "\n"
+
+
+FIGURES = "equal but for figures"
+
+
+def _end(row: dict[str, Any]) -> str:
+    """Return what came of a row; figures alone are those of the epoch that was interrupted, also in a table."""
+    of_figures = all(each.startswith(("history.", "table.")) for each in row["differing"])
+    return FIGURES if row["end"] == "differs" and of_figures else str(row["end"])
 
 
 HEAD = """# The same training: what was tried
@@ -241,8 +251,11 @@ HEAD = """# The same training: what was tried
 once, at the moment that the row says; the survivor hands over or not, and the next generation trains to the end. Then
 all is compared with a run that nothing disturbed, on both workers: how often each example was trained, CRC-32 of each
 weight and of each variable of the optimizer, the learning rate, History, what callbacks have counted, and rows of
-tables. *equal* is to the last bit. Where it is not, what differs is named: `history.loss.0`, say, is the figure of the
-epoch that was interrupted, which counts the survivor's share of its examples.
+tables. *equal* is to the last bit. Where it is not, what differs is named, in newer rows with by how much:
+`history.loss.0`, say, is the figure of the epoch that was interrupted, which counts the survivor's share of its
+examples, and `table.2` is its row in a CSVLogger's file. `weights.5` and `weights.6` of `normalized` and `tuned` are
+the moving averages of BatchNormalization, which are the survivor's. All other weights, the optimizers, learning rates,
+callbacks, and how often each example was trained, were equal in all rows but those that say otherwise.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

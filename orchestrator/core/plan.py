@@ -393,6 +393,8 @@ class Plan:
     """Why the script comes back from no checkpoint, by its sources, and the way out; empty if it may."""
     rescues: bool = field(default=False, compare=False)
     """Whether the script has what hands over its state when a peer dies, by its sources."""
+    no_handover: str = field(default="", compare=False)
+    """Why its steps could not be handed over, by its sources; empty where they do not say so."""
     needs: tuple[Ask, ...] = ()
     """What the tasks need of their hosts; empty of a plan whose places are fixed, as on hosts that an engine lends."""
 

@@ -56,9 +56,12 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     ]
     withheld = tuple(path_inside.removeprefix(top) for path_inside in inside)
     plan = replace(plan, hosts=hosts, withheld=withheld)
-    if not plan.options.transparent and plan.checkpoint is not None:
+    if plan.checkpoint is not None:
         found = restoring(os.path.join(plan.workdir, plan.script), plan.root)
-        plan = replace(plan, no_restore=found.why_nothing(plan.script), rescues=found.with_orch)
+        is_ours = plan.options.transparent
+        nothing = found.why_nothing_transparent if is_ours else found.why_nothing(plan.script)
+        rescues = found.with_orch and not is_ours
+        plan = replace(plan, no_restore=nothing, rescues=rescues, no_handover=found.no_handover)
     return plan, secret_values(spec, file.parent)
 
 

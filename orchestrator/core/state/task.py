@@ -85,6 +85,11 @@ class Progress:
     loaded: Loaded | None = None
 
     @property
+    def rehearsed(self) -> str:
+        """Return what it could hand over, as it has tried: how much and in what time, or `no` and why; empty before."""
+        return self.measured.get("rescue") or ""
+
+    @property
     def has_stepped(self) -> bool:
         """Return whether a step was made in this generation. Keras also reports the step at which training begins."""
         if self.global_step is None:

@@ -12,6 +12,7 @@ from orchestrator.core import bottleneck
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.diagnosis import cause, gpu_faults
+from orchestrator.core.gang import gang
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases.stopping import unproven
@@ -77,7 +78,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
             for name, (step, value) in chief.progress.nonfinite.items()
         },
         "checkpoint": _checkpoint(run, now),
-        "fault_costs": fault_costs(run.plan, run.no_rescue),
+        "fault_costs": fault_costs(run.plan, run.no_rescue, [task.progress.rehearsed for task in gang(run)]),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "saving": saving(run),
         **{key: part for concern in CONCERNS for key, part in concern.shows(run, now).items()},

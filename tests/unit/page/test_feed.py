@@ -126,7 +126,7 @@ def test_a_viewer_is_told_each_event_once_and_of_many_the_newest(newest: int) ->
     async def look() -> list[dict[str, str]]:
         feed = Feed(cast("Source", Told(newest)), poll_s=0.01)
         heard: list[dict[str, str]] = []
-        async for message in feed.view("t", None):
+        async for message in feed.view("t", None, shows_env=True):
             heard.append(message)
             if [m["event"] for m in heard].count("delta") >= 8:
                 return heard

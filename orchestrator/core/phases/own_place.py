@@ -249,9 +249,11 @@ def _loaded_apart(turn: Turn) -> bool:
     run = turn.run
     chief = run.task(run.chief)
     first = chief.progress.loaded
+    if first is None:
+        return False
     for task in gang(run):
         other = task.progress.loaded
-        if first is None or other is None or other.number != first.number or other.checksum == first.checksum:
+        if other is None or other.number != first.number or other.checksum == first.checksum:
             continue
         what = (
             f"{other.file}, and {chief.id} on {chief.host} {first.file}"

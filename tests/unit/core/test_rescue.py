@@ -40,9 +40,8 @@ def training(*, gone: TaskId | None = W2, shared: bool = True, steps_per_s: floa
             progress=replace(
                 task.progress,
                 global_step=240,
-                measured={} if steps_per_s is None else {"steps_per_s": steps_per_s},
+                measured={"rescue": "315.0 MB in 2.1 s", "steps_per_s": steps_per_s},
                 rescues=True,
-                words={"rescue": "315.0 MB in 2.1 s"},
             ),
         )
         for task in run.tasks
@@ -76,7 +75,7 @@ def test_it_may_take_as_long_as_what_would_be_lost_took_and_the_patience_comes_a
 
 def test_who_has_not_tried_it_yet_has_longer_however_little_would_be_lost() -> None:
     run = training(steps_per_s=140.0)
-    run = run.with_task(replace(run.task(W1), progress=replace(run.task(W1).progress, words={})))
+    run = run.with_task(replace(run.task(W1), progress=replace(run.task(W1).progress, measured={})))
     found = asked(run)
     assert found is not None
     assert found.rescue_ends_at == 50.0 + rescue.UNTRIED_S

@@ -34,7 +34,10 @@ _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 def _advance(turn: Turn) -> None:
     """Restart tasks that ended alone, start those that are due, release those that joined, end those that are late."""
-    for task in individuals(turn.run):
+    alone = individuals(turn.run)
+    if not alone:
+        return
+    for task in alone:
         if task.phase.is_gone:
             _restart(turn, task)
         elif is_due(_overdue_at(task), turn.at):

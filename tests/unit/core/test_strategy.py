@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
+from orchestrator.both.script import FRAMEWORKS
 from orchestrator.core import strategy
 from orchestrator.core.errors import SpecError
 from orchestrator.core.launching import environment as launch
@@ -110,6 +111,11 @@ def test_what_a_row_forbids_and_needs_is_said_of_the_spec(tmp_path: Path) -> Non
     assert "run.transparent: works with multi_worker_mirrored, mirrored, central_storage;" in said
     with pytest.raises(SpecError, match="ring needs `keras:`, the version of Keras"):
         load_plan(written(tmp_path, SPEC))
+
+
+def test_what_a_host_takes_for_a_framework_is_what_the_rows_say_where_they_say_nothing_else() -> None:
+    """Hosts read scripts without the core; with a row of its own, a strategy tells them its frameworks."""
+    assert Strategy("any", ("worker",), (("worker",),)).frameworks == FRAMEWORKS
 
 
 def test_parameter_servers_are_told_what_their_row_says() -> None:

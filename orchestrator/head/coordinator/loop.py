@@ -59,7 +59,7 @@ from orchestrator.core.state.run import Run
 from orchestrator.core.words import duration
 from orchestrator.head.coordinator.halts import Halt, Stories
 from orchestrator.head.coordinator.inbox import Backlog, Inbox
-from orchestrator.head.coordinator.news import News
+from orchestrator.head.coordinator.news import TurnCount
 from orchestrator.head.coordinator.report_queue import Reports, Waiting
 from orchestrator.head.journal.entries import Outcome
 from orchestrator.head.journal.journal import Journal
@@ -154,7 +154,7 @@ class Loop:
         """Until when nothing could be decided, the last time. What was posted before counts as posted then."""
         self.ending = False
         """Whether the loop was told to stop."""
-        self.news = News()
+        self.news = TurnCount()
         """Counts journaled turns, and wakes the requests that wait for one."""
         self._waits: frozenset[str] = frozenset()
         """Ids of the runs in the queue."""

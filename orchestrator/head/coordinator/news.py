@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 
-class News:
+class TurnCount:
     """A counter that the deciding thread increments, and for which any thread may wait."""
 
     def __init__(self) -> None:

@@ -11,6 +11,6 @@ if TYPE_CHECKING:
     from orchestrator.protocol.measures import GpuMeasures, HostMeasures, TaskMeasures
 else:
     # The journal's reader refuses a TypedDict under Python 3.11. What it reads was checked by its rows before.
-    GpuMeasures = HostMeasures = TaskMeasures = dict[str, float | str | bool]
+    GpuMeasures = HostMeasures = TaskMeasures = dict[str, int | float | str | bool]
 
 __all__ = ["GpuMeasures", "HostMeasures", "TaskMeasures"]

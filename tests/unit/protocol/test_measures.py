@@ -12,6 +12,7 @@ import pytest
 
 import orchestrator
 from orchestrator.core.state.task import Progress
+from orchestrator.head.journal.values import adapter, dump
 from orchestrator.protocol import measures
 
 PACKAGE = Path(orchestrator.__file__).parent
@@ -144,6 +145,16 @@ def test_mypy_knows_the_names_by_which_the_core_decides() -> None:
     assert (measured["rss_bytes"] or 0) > 6
     with pytest.raises(KeyError):
         measured["rss_byte"]  # type: ignore[typeddict-item]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_journal_keeps_what_was_measured_as_it_is() -> None:
+    known = Progress(measured={"rss_bytes": 7, "cpu_percent": 2.5, "rescue": "9 MB"})
+    kept = dump(Progress, known)
+    assert adapter(Progress).validate_json(kept) == known
+    assert '"rss_bytes":7,' in kept
+    before = kept.replace('"measured"', '"words":{"rescue":"no"},"measured"')
+    assert adapter(Progress).validate_json(before) == known, "the version before kept texts by themselves"
 
 
 def test_every_number_says_how_it_is_seen() -> None:

@@ -159,7 +159,7 @@ class Messenger:
                 continue
             body = notices.body(notice, lines=wish.lines, head=self._head)
             for name in self._urls(owner_run) if owner_run else services(list(own.to)):
-                level = notices.LEVELS.get(notice.kind, "warning")
+                level = notices.KINDS[notice.kind].level
                 self._put(owner_run, name, Message(notice.last.run_id, title, body, level))
                 is_wanted = True
         return is_wanted

@@ -140,11 +140,13 @@ def _read(tree: ast.Module, found: Distribution, defined: set[str], called: set[
             found.loops |= name in _LOOPS
             # `cls = tf.distribute.MultiWorkerMirroredStrategy`: it may be made under another name.
             found.is_unclear |= name.endswith("Strategy") and name not in _OF_ONE_MACHINE
-        call = _called(node) if isinstance(node, ast.Call) else ""
+        if not isinstance(node, ast.Call):
+            continue
+        call = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if not call:
             continue
         called.add(call)
-        found.fits |= call in _FITS and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        found.fits |= call in _FITS and isinstance(node.func, ast.Attribute)
         found.is_unclear |= call in _HIDES
         if call in _OF_ONE_MACHINE or call in _SHARES or call.endswith("Strategy"):
             found.strategies.add(call)
@@ -162,11 +164,6 @@ def _sets_peers(body: list[ast.stmt]) -> Iterator[int]:
             call = statement.value
             if ast.unparse(call.func).endswith("environ.update") and "'TF_CONFIG'" in ast.unparse(call):
                 yield statement.lineno
-
-
-def _called(node: ast.Call) -> str:
-    function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _names(node: ast.AST) -> Iterator[str]:

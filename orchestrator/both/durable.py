@@ -37,6 +37,15 @@ def write_json(path: str, value: Any, *, mode: int = 0o600, durable: bool = True
     write(path, json.dumps(value).encode(), mode=mode, durable=durable)
 
 
+def text_of(path: str) -> str:
+    """Return the text of a small file; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def read_json(*path: str) -> Any:
     """Return the JSON value in a file. None: it is missing or damaged, no regular file, or above `JSON_BYTES_MAX`."""
     try:

@@ -170,9 +170,7 @@ def fault_of(error: Exception) -> HostFault:
         return HostFault("no-space", f"no space left on the device{where}", "free some space on the host")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return HostFault(
-            "not-writable",
-            f"{error.strerror}{where}",
-            "make it writable for the user of the SSH connection",
+            "not-writable", f"{error.strerror}{where}", "make it writable for the user of the SSH connection"
         )
     return HostFault("os", f"{error.strerror or error}{where}")
 

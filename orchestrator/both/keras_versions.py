@@ -17,15 +17,10 @@ def numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: (3, 15, 1) for `3.15.1`, (3, 13, 0) for `3.13.0rc1`."""
     leading = []
     for part in version.split("."):
-        digits = ""
-        for letter in part:
-            if not letter.isdecimal():
-                break
-            digits += letter
-        if not digits:
-            break
-        leading.append(int(digits))
-        if digits != part:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if digits:
+            leading.append(int(digits))
+        if not digits or digits != part:
             break
     return tuple(leading)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both import durable
+
 _PLACES = ("etc", "run", "usr/local/lib", "usr/lib")
 """Where logind.conf and its drop-ins are, in order of precedence."""
 
@@ -20,7 +22,7 @@ def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) ->
         cgroup: the content of /proc/self/cgroup.
     """
     if cgroup is None:
-        cgroup = _read("/proc/self/cgroup")
+        cgroup = durable.text_of("/proc/self/cgroup")
     if ".scope" not in cgroup or "session-" not in cgroup:
         return None  # we run in a service or a container, or there is no logind
     # Read [Login] as systemd does: the first main file that exists, then all drop-ins by name; later ones win
@@ -66,7 +68,7 @@ def user_name(uid: int | None = None) -> str:
 
 def _parse(path: str, into: dict[str, str]) -> None:
     section = ""
-    for raw in _read(path).splitlines():
+    for raw in durable.text_of(path).splitlines():
         line = raw.strip()
         if line.startswith("["):
             section = line
@@ -80,11 +82,3 @@ def _names(directory: str) -> list[str]:
         return os.listdir(directory)
     except OSError:
         return []
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal as _signal
 
+from orchestrator.both import durable
 from orchestrator.both.value import Value
 
 TYPE_CHECKING = False
@@ -173,11 +174,7 @@ def wait_channel(pid: int) -> str | None:
 
 def command(pid: int) -> str:
     """Return the name of the process's program, as the kernel knows it; empty if it is gone."""
-    try:
-        with open(f"/proc/{pid}/comm", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return durable.text_of(f"/proc/{pid}/comm").strip()
 
 
 class Mark(Value):

@@ -331,11 +331,8 @@ def _first(
     hint = f"steps that there are: {named}" if steps else f"there is no {kind} under this directory"
     if what.isdecimal():
         hint += f"; for generation {int(what)} write gen-{int(what)}"
-    raise SeedError("no-such-checkpoint", f"there is no {kind} {_said(what)}", hint)
-
-
-def _said(what: str) -> str:
-    return f"of step {what}" if what.isdecimal() else f"named {what}"
+    named_so = f"of step {what}" if what.isdecimal() else f"named {what}"
+    raise SeedError("no-such-checkpoint", f"there is no {kind} {named_so}", hint)
 
 
 def _meant(entries: list[InventoryEntry], what: str) -> list[InventoryEntry]:

@@ -110,7 +110,9 @@ class Rules:
         name = os.path.basename(path)
         if _is_secret_name(name) or any(map(_is_secret_name, self._target(absolute))):
             return LeftOut(shown, "secret")
-        if name in CACHES or (is_directory and _is_marked(absolute)):
+        if name in CACHES or (
+            is_directory and any(os.path.exists(os.path.join(absolute, mark)) for mark in _MARKS)
+        ):
             return LeftOut(shown, "cache")
         if _is_of_orch(absolute, is_directory=is_directory):
             return LeftOut(shown, "orch")
@@ -218,10 +220,6 @@ def _is_of_orch(absolute: str, *, is_directory: bool) -> bool:
             return mark.encode() in file.read(_BEGINNING_BYTES)
     except OSError:
         return False
-
-
-def _is_marked(absolute: str) -> bool:
-    return any(os.path.exists(os.path.join(absolute, mark)) for mark in _MARKS)
 
 
 class _Patterns(NamedTuple):

@@ -185,20 +185,18 @@ class Historian:
             if task.heard_at is not None and task.heard_at >= latest and task.phase.may_live:
                 progress = task.progress
                 values = _kept(measures.TASK, progress.measured)
-                self._put(seen, at, run, progress.global_step, str(task.id), values)
+                seen.history.add(
+                    at, run.generation, progress.global_step, str(task.id), values, tiers=_COARSE
+                )
         for host in run.hosts:
             if host.heard_at is not None and host.heard_at >= latest:
                 values = _kept(measures.HOST, host.measured)
                 for gpu in host.gpu_loads:
                     of_gpu = _kept(measures.GPU, gpu.measured)
                     values |= {f"gpu{gpu.index}_{name}": value for name, value in of_gpu.items()}
-                self._put(seen, at, run, run.global_step, f"host:{host.name}", values)
-
-    @staticmethod
-    def _put(
-        seen: _Seen, at: float, run: Run, step: int | None, task: str, values: Mapping[str, float]
-    ) -> None:
-        seen.history.add(at, run.generation, step, task, values, tiers=_COARSE)
+                seen.history.add(
+                    at, run.generation, run.global_step, f"host:{host.name}", values, tiers=_COARSE
+                )
 
 
 def _kept(rows: Mapping[str, Measure], measured: Mapping[str, Any]) -> dict[str, float]:

@@ -50,12 +50,23 @@ def _changed(old: Any, new: Any) -> Any:
     if is_dataclass(old) and type(old) is type(new):
         pairs = [(name, getattr(old, name), getattr(new, name)) for name in _names(old.__class__)]
         parts = {name: _changed(was, now) for name, was, now in pairs if was is not now}
-    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new) and _has_parts(old):
+    elif (
+        isinstance(old, tuple)
+        and isinstance(new, tuple)
+        and old
+        and len(old) == len(new)
+        and is_dataclass(old[0])
+    ):
         pairs = [
             (str(i), was, now) for i, (was, now) in enumerate(zip(old, new, strict=True)) if was is not now
         ]
         parts = {name: _changed(was, now) for name, was, now in pairs}
-    elif isinstance(old, dict) and isinstance(new, dict) and old.keys() <= new.keys() and _is_json(new):
+    elif (
+        isinstance(old, dict)
+        and isinstance(new, dict)
+        and old.keys() <= new.keys()
+        and all(isinstance(name, str) for name in new)
+    ):
         pairs = [(name, old.get(name), now) for name, now in new.items()]
         parts = {
             name: _changed(was, now) if name in old else [to_jsonable_python(now)]
@@ -68,17 +79,9 @@ def _changed(old: Any, new: Any) -> Any:
     return changed_parts or None
 
 
-def _is_json(value: dict[Any, Any]) -> bool:
-    return all(isinstance(name, str) for name in value)
-
-
 @cache
 def _names(type_: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(type_))
-
-
-def _has_parts(value: tuple[Any, ...]) -> bool:
-    return bool(value) and is_dataclass(value[0])
 
 
 def changed(run: Run | None, packed: bytes | None) -> Run | None:

@@ -507,9 +507,7 @@ class _Talk:
         shell = self.shell_s is not None or b"orch-shell\n" in self.heard
         if self.timed_out and not shell:
             return ConnectFailed(
-                name,
-                SHELL_HANGS,
-                hint=f"see what the rc files of that account wait for: ssh {name} true",
+                name, SHELL_HANGS, hint=f"see what the rc files of that account wait for: ssh {name} true"
             )
         activating = self.host.activate is not None and not self.activated
         if self.timed_out and activating:

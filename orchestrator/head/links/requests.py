@@ -155,10 +155,7 @@ def release(run: Run, action: ReleaseTask) -> Order[base.Nothing]:
     shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
     # A standby was started before the restart that it is for.
     failure_s = saving.failure_s(run.trained_s, run.failures, len(run.assignees), run.rescued)
-    seen = {
-        "ORCH_RESTARTS": str(_restarts(run, action.task)),
-        "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",
-    }
+    seen = {"ORCH_RESTARTS": str(_restarts(run, action.task)), "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}"}
     # An evaluator that is released alone joins the generation that trains, and reads its checkpoints.
     directory = launch.checkpoint_dir(placed, run.generation, action.task)
     if directory is not None:

@@ -66,13 +66,7 @@ class PartwiseTransfer:
     """The transfers of one generation."""
 
     def __init__(
-        self,
-        head: Head,
-        run: Run,
-        generation: int,
-        progress: Callable[[str], None],
-        *,
-        patient: bool = True,
+        self, head: Head, run: Run, generation: int, progress: Callable[[str], None], *, patient: bool = True
     ) -> None:
         assert run.plan.checkpoint is not None
         self._head = head
@@ -239,9 +233,7 @@ class PartwiseTransfer:
             else:
                 give_up_at, tries = self._give_up_at(), tries + 1
         raise refused(
-            "push",
-            f"{host}: the checkpoint does not arrive whole",
-            "see to the host's disk and its space",
+            "push", f"{host}: the checkpoint does not arrive whole", "see to the host's disk and its space"
         )
 
     def _push_chunks(

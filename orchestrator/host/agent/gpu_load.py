@@ -13,6 +13,7 @@ import time
 from functools import partial
 
 from orchestrator.both import process
+from orchestrator.host.agent import gpus
 from orchestrator.host.system.kernel_log import KERNEL_LOG, KernelLog
 
 TYPE_CHECKING = False
@@ -112,18 +113,18 @@ class GpuLoads:
             cells = line.decode("ascii", "replace").split(",")
             if len(cells) not in (7, 8) or not cells[0].strip().isdecimal() or int(cells[0]) >= GPUS_MAX:
                 continue
-            used, total = _number(cells[3]), _number(cells[4])
+            used, total = gpus.number(cells[3]), gpus.number(cells[4])
             self._heard_at = self._listed_at[int(cells[0])] = self._now()
             if len(cells) == 8:
                 self._by_bus[bus(cells[7])] = int(cells[0])
             self._latest[int(cells[0])] = {
                 "index": int(cells[0]),
                 "name": cells[1].strip(),
-                "utilization_percent": _number(cells[2]),
+                "utilization_percent": gpus.number(cells[2]),
                 "memory_used_bytes": None if used is None else int(used) << 20,
                 "memory_total_bytes": None if total is None else int(total) << 20,
-                "temperature_c": _number(cells[5]),
-                "power_w": _number(cells[6]),
+                "temperature_c": gpus.number(cells[5]),
+                "power_w": gpus.number(cells[6]),
             }
         now = self._now()
         for index in [index for index, at in self._listed_at.items() if now - at > STALE_S]:
@@ -145,12 +146,3 @@ class GpuLoads:
             if where in self._by_bus:
                 faults.append({"index": self._by_bus[where], "xid": xid})
         return faults
-
-
-def _number(text: str) -> float | None:
-    """Return None for `[N/A]`."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if abs(number) < 1e9 else None

@@ -99,6 +99,15 @@ def _output(*arguments: str) -> list[str]:
     return [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
+def number(text: str) -> float | None:
+    """Return 71 for `71 MiB`; None for `[N/A]`, and for what no GPU has."""
+    try:
+        value = float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+    return value if abs(value) < 1e9 else None
+
+
 def run_of(pid: int) -> str | None:
     """Return the run that a process belongs to, by its marker; None if it has none, or we may not read it."""
     run = process.environment(pid).get(b"ORCH_RUN")

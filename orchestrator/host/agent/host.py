@@ -124,7 +124,10 @@ class Host:
 
     def sample(self) -> Sample:
         """Return the `host` part of a report, with the CPU since the last sample. Unknown values are None."""
-        cpu, memory = self._by_psutil() if self._psutil else self._by_proc()
+        if self._psutil is not None:
+            cpu, memory = self._psutil.cpu_percent(None), self._psutil.virtual_memory().percent
+        else:
+            cpu, memory = self._by_proc()
         traffic = self._traffic.sample()
         try:
             disk = os.statvfs(self.host_dir)
@@ -144,9 +147,6 @@ class Host:
             "network_in_per_s": traffic[2],
             "network_out_per_s": traffic[3],
         }
-
-    def _by_psutil(self) -> tuple[float | None, float | None]:
-        return self._psutil.cpu_percent(None), self._psutil.virtual_memory().percent
 
     def _by_proc(self) -> tuple[float | None, float | None]:
         before, self._cpu = self._cpu, _cpu_ticks()

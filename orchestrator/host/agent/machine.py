@@ -58,12 +58,12 @@ def _cards(uuids: list[str]) -> list[Gpu]:
     cards: list[Gpu] = []
     for index, uuid in enumerate(uuids):
         row = rows.get(uuid, [uuid, "", "", "", ""])
-        used, total = _number(row[-2]), _number(row[-1])
+        used, total = gpus.number(row[-2]), gpus.number(row[-1])
         cards.append(
             {
                 "index": index,
                 "name": ", ".join(row[1:-3]),
-                "utilization_percent": _number(row[-3]),
+                "utilization_percent": gpus.number(row[-3]),
                 "memory_used_bytes": None if used is None else int(used) << 20,
                 "memory_total_bytes": None if total is None else int(total) << 20,
                 "processes": users.get(index, []),
@@ -71,14 +71,6 @@ def _cards(uuids: list[str]) -> list[Gpu]:
             }
         )
     return cards
-
-
-def _number(text: str) -> float | None:
-    """Return 71 for `71 MiB`; None for `[N/A]`."""
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError):
-        return None
 
 
 def _disk(directory: str) -> tuple[int | None, int | None]:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.orders.hosts import Outcome, Seen, Target
 
-LISTENERS = 2
-"""One at each end of the range, since a firewall may have opened only a part of it."""
-
 FILL_BYTES = 24 << 10
 """The number of bytes after the token: several packets of the largest usual size."""
 
@@ -50,7 +47,9 @@ class Listeners:
     def begin(
         self, ports: tuple[int, int], token: str, listen_s: float, secret: str = ""
     ) -> tuple[list[int], int, list[int]]:
-        """Listen on the first and the last free port. Earlier listeners are closed.
+        """Listen on the first and the last free port: a firewall may have opened a part of the range only.
+
+        Earlier listeners are closed.
 
         Returns:
             The ports on which it listens, the number of free ports, and the first busy ones.

@@ -168,7 +168,7 @@ def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> Kno
     claim, is_watched, ago_s = claims.read(directory)
     size, newest = (0, None) if brief else _measure(directory)
     return {
-        "run": run,
+        **_forgotten(run, processes),
         "directory": True,
         "epoch": hostdir.epoch(host_dir, run),
         "claim": claim,
@@ -176,11 +176,9 @@ def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> Kno
         "watched_ago_s": ago_s,
         "driven": ago_s is not None and ago_s < claims.DRIVEN_S,
         "alive": lives,
-        "processes": processes,
         "bytes": size,
         "age_s": max(0.0, time.time() - newest) if newest is not None else None,
         "tasks": tasks,
-        "record": None,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both import durable
 from orchestrator.host.system import user_scope
 
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -34,7 +35,7 @@ class Cgroup:
         """Return all processes in the group and in groups below it."""
         pids = []
         for directory, _, _ in os.walk(self.path):
-            text = _read(os.path.join(directory, "cgroup.procs")) or ""
+            text = durable.text_of(os.path.join(directory, "cgroup.procs"))
             pids += [int(line) for line in text.split()]
         return pids
 
@@ -98,7 +99,11 @@ def create(name: str) -> Cgroup | None:
     except OSError:
         return None
     # This is written in our own directory, never in the root: a controller that the host did not delegate stays off.
-    _write(os.path.join(base, "cgroup.subtree_control"), "+memory")
+    try:
+        with open(os.path.join(base, "cgroup.subtree_control"), "w") as file:
+            file.write("+memory")
+    except OSError:
+        pass
     group = Cgroup(path)
     try:
         os.close(group.open_for_child())
@@ -144,14 +149,14 @@ def usable() -> bool:
 
 def number(path: str) -> int | None:
     """Parse a file that holds one number; None if it cannot be read, or holds another word."""
-    text = (_read(path) or "").strip()
+    text = durable.text_of(path).strip()
     return int(text) if text.isdigit() else None
 
 
 def keyed(path: str, unit: str = "") -> dict[str, int]:
     """Parse a file of lines that read `name number`, with the unit after it; empty if it cannot be read."""
     values = {}
-    for line in (_read(path) or "").splitlines():
+    for line in durable.text_of(path).splitlines():
         name, _, value = line.removesuffix(unit).partition(" ")
         value = value.strip()
         if value.isdigit():
@@ -167,20 +172,3 @@ def _root() -> str | None:
 def _base() -> str | None:
     root = _root()
     return os.path.join(root, _OURS) if root is not None and os.access(root, os.W_OK) else None
-
-
-def _read(path: str) -> str | None:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def _write(path: str, text: str) -> bool:
-    try:
-        with open(path, "w") as file:
-            file.write(text)
-    except OSError:
-        return False
-    return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from orchestrator.both import logind
+from orchestrator.both import durable, logind
 
 BUSCTL_S = 5.0
 MOVE_S = 2.0
@@ -89,11 +89,7 @@ def _ask(unit: str) -> bool:
 
 def _own_group() -> str:
     """Return our group in the unified hierarchy, from its root; empty if there is none."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return ""
+    lines = durable.text_of("/proc/self/cgroup").splitlines()
     return next((line[3:] for line in lines if line.startswith("0::")), "")
 
 

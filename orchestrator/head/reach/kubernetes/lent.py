@@ -126,11 +126,6 @@ def keep(state_dir: str, lent: Lent) -> None:
     durable.write_json(_path(state_dir, lent.id), {"schema": 1, **asdict(lent)})
 
 
-def forget(state_dir: str, lent: Lent) -> None:
-    """Remove its file, once none of its objects is left."""
-    durable.remove(_path(state_dir, lent.id))
-
-
 def read(state_dir: str, allocation: str) -> Lent | None:
     """Return the allocation with that id; None if it was given back. Raises OrchestratorError for a bad file."""
     if not allocation.isalnum():
@@ -181,7 +176,7 @@ def give_back(state_dir: str, lent: Lent) -> list[str]:
         except KubernetesFailed as e:
             if "(Forbidden)" not in e.message:  # an older Role: the pods are given back all the same
                 raise
-    forget(state_dir, lent)
+    durable.remove(_path(state_dir, lent.id))  # once none of its objects is left
     return deleted
 
 

@@ -55,10 +55,7 @@ def algorithms(settings: Mapping[str, str]) -> Algorithms:
         ciphers=_left(settings, "ciphers", ciphers, library._cipher_info),
         macs=_left(settings, "macs", _strong(library._preferred_macs), library._mac_info),
         host_keys=_left(
-            settings,
-            "hostkeyalgorithms",
-            (*keys, *(name + CERTIFICATE for name in keys)),
-            library._key_info,
+            settings, "hostkeyalgorithms", (*keys, *(name + CERTIFICATE for name in keys)), library._key_info
         ),
         pubkeys=tuple(library._preferred_pubkeys),
     )

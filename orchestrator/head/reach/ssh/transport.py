@@ -28,8 +28,7 @@ from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, Algorithms, algo
 from orchestrator.head.reach.ssh.algorithms import Transport as SshConnection
 from orchestrator.head.reach.ssh.channel import SshChannel, hang_up, prepared
 from orchestrator.head.reach.ssh.config import Hop, Route
-from orchestrator.head.reach.ssh.errors import refusal, retried, unreadable_revocations
-from orchestrator.head.reach.ssh.explain import explained
+from orchestrator.head.reach.ssh.errors import explained, refusal, retried, unreadable_revocations
 from orchestrator.head.reach.ssh.gate import Gate
 from orchestrator.head.reach.ssh.keys import Keys, KnownOnly, host_key
 from orchestrator.head.reach.ssh.known_hosts import (
@@ -237,9 +236,7 @@ class SshTransport:
             return config.route(host, read.lookup, self._home)
         except paramiko.SSHException as error:
             raise HostUnfit(
-                host.name,
-                f"~/.ssh/config: {error}",
-                hint="`ssh -G` with its address shows how ssh reads it",
+                host.name, f"~/.ssh/config: {error}", hint="`ssh -G` with its address shows how ssh reads it"
             ) from error
 
     def _read_config(self, files: list[Path]) -> tuple[tuple[_Config, tuple[str, ...]], tuple[Path, ...]]:

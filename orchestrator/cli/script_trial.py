@@ -197,6 +197,7 @@ def _trial(file: str, plan: Plan, host: str) -> Plan:
         options=replace(own.options, dies_after=STEPS),
         no_restore=plan.no_restore,
         rescues=plan.rescues,
+        no_handover=plan.no_handover,
     )
 
 

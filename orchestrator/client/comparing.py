@@ -12,7 +12,7 @@ from orchestrator.core.conflicts import saves_where
 from orchestrator.core.differences import Change, differences
 from orchestrator.core.differences import sentence as of_spec
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import TASK_TYPES, Plan
 from orchestrator.core.state.run import Run
 from orchestrator.head.code import codetree
 from orchestrator.head.code.snapshots import Code, Snapshot, Snapshots, code_in
@@ -43,6 +43,34 @@ def parameters(plan: Plan) -> dict[str, str]:
             found[name] = left.pop(0)
     counts = Counter(task.id.type for task in plan.tasks)
     return {**found, **plan.env, "strategy": plan.strategy, **{f"{of}s": str(n) for of, n in counts.items()}}
+
+
+_OF_TASKS = ("strategy", *(f"{of}s" for of in TASK_TYPES))
+
+
+def without_env(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a run, its plan or a comparison without what `env` of a spec says.
+
+    Among parameters, no variable looks like an option or an argument, since letters, digits and _ are its name.
+
+    >>> without_env({"parameters": {"--lr": "0.1", "USER_KEY": "x"}, "tasks": [{"env": {"USER_KEY": "x"}}]})
+    {'parameters': {'--lr': '0.1'}, 'tasks': [{'env': {}}]}
+    """
+
+    def shown(key: str, value: Any) -> Any:
+        if key == "env":
+            return {}
+        if key == "parameters" and isinstance(value, dict):
+            return {
+                name: each for name, each in value.items() if name in _OF_TASKS or re.search("^-| ", name)
+            }
+        if key == "spec" and isinstance(value, list):
+            return [change for change in value if change["key"].partition(".")[0] != "env"]
+        if isinstance(value, dict):
+            return without_env(value)
+        return [shown("", each) for each in value] if isinstance(value, list) else value
+
+    return {key: shown(key, value) for key, value in document.items()}
 
 
 @dataclass(frozen=True, slots=True)

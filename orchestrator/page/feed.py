@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from orchestrator.client.comparing import without_env
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.page.source import Source
 from orchestrator.protocol import measures
@@ -74,7 +75,9 @@ class Feed:
         """Whether there are as many viewers as are allowed."""
         return self._viewers >= VIEWERS_MAX
 
-    async def view(self, run_id: str | None, after: int | None) -> AsyncIterator[dict[str, str]]:
+    async def view(
+        self, run_id: str | None, after: int | None, *, shows_env: bool
+    ) -> AsyncIterator[dict[str, str]]:
         """Yield the messages for one viewer: `snapshot`, then `delta` and `event`."""
         self._viewers += 1
         self._opened[run_id or ""] += 1
@@ -82,7 +85,7 @@ class Feed:
             self._known = None
             self._poll = asyncio.create_task(self._go_on())
         try:
-            async for message in self._messages(run_id, after):
+            async for message in self._messages(run_id, after, shows_env):
                 yield message
         finally:
             self._viewers -= 1
@@ -91,7 +94,9 @@ class Feed:
                 self._poll.cancel()
                 self._poll = None
 
-    async def _messages(self, run_id: str | None, after: int | None) -> AsyncIterator[dict[str, str]]:
+    async def _messages(
+        self, run_id: str | None, after: int | None, shows_env: bool
+    ) -> AsyncIterator[dict[str, str]]:
         version, sent, seq = -1, None, after
         while True:
             async with self._changed:
@@ -99,6 +104,8 @@ class Feed:
                     await self._changed.wait()
             version = self._version
             now = viewer_document(self._known, run_id)
+            if not shows_env:
+                now = without_env(now)
             if sent is None:
                 yield {"event": "snapshot", "data": _dump(now)}
             elif changes := difference(sent, now):

@@ -33,6 +33,8 @@ LOGIN = "/login"
 METRICS = "/metrics"
 MAY_ACT = "orch.may_act"
 """Whether who asks may change runs; in the scope of a request."""
+IS_OWNER = "orch.is_owner"
+"""Whether who asks has no link of a share; likewise."""
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 """Our hosts, with any port: `ssh -L` may forward another one."""
@@ -179,8 +181,9 @@ class Guard:
             path = path.removeprefix(self._base.path)
         headers = Headers(scope=scope)
         viewer = self._keys.viewer(headers)
-        may_act = self._actions and viewer is not None and viewer.is_owner
-        scope = {**scope, "path": path, MAY_ACT: may_act}
+        is_owner = viewer is not None and viewer.is_owner
+        may_act = self._actions and is_owner
+        scope = {**scope, "path": path, MAY_ACT: may_act, IS_OWNER: is_owner}
         refusal = self._refusal(scope, viewer, may_act)
         is_over = False
 
@@ -246,7 +249,7 @@ class Guard:
         if viewer is None:
             return _refused(
                 401,
-                "this address was used or revoked, or is older than ten minutes: `orch ui link` prints another",
+                "this address was used or revoked, or its time is over: `orch ui link` prints another",
             )
         if viewer.is_owner:
             self._opened()

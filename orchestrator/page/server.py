@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from orchestrator.client.comparing import without_env
 from orchestrator.core.errors import (
     CoordinatorBusy,
     CoordinatorUnreachable,
@@ -28,7 +29,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.head.api.bodies import bounded_body
 from orchestrator.page.feed import POLL_S, Feed
-from orchestrator.page.guard import LOCAL, MAY_ACT, METRICS, Base, Guard, Keys, Tickets
+from orchestrator.page.guard import IS_OWNER, LOCAL, MAY_ACT, METRICS, Base, Guard, Keys, Tickets
 from orchestrator.page.source import Source
 from orchestrator.protocol import measures
 
@@ -123,7 +124,7 @@ class Page:
 
     async def runs(self, request: Request) -> Response:
         """Return all runs."""
-        return JSONResponse({**await _thread(self._source.runs), "actions": request.scope[MAY_ACT]})
+        return _shown(request, {**await _thread(self._source.runs), "actions": request.scope[MAY_ACT]})
 
     async def pool(self, _request: Request) -> Response:
         """Return all hosts, and who has what there."""
@@ -147,7 +148,7 @@ class Page:
         }
         if what not in read:
             raise HTTPException(404)
-        return JSONResponse(await _thread(read[what]))
+        return _shown(request, await _thread(read[what]))
 
     async def download(self, request: Request) -> Response:
         """Send a whole log. A link that the browser downloads cannot carry the key: it has a ticket, used once."""
@@ -176,7 +177,7 @@ class Page:
             raise HTTPException(503)
         query = request.query_params
         after = _whole(query["after"]) if "after" in query else None
-        messages = self._feed.view(query.get("run"), after)
+        messages = self._feed.view(query.get("run"), after, shows_env=request.scope[IS_OWNER])
         return EventSourceResponse(messages, ping=_PING_S, send_timeout=10)
 
     async def act(self, request: Request) -> Response:
@@ -248,6 +249,11 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 def _error(status: int, message: str, hint: str | None) -> Response:
     return JSONResponse({"error": {"message": message, "hint": hint}}, status_code=status)
+
+
+def _shown(request: Request, document: dict[str, Any]) -> Response:
+    """Return a document of runs as who asks may see it."""
+    return JSONResponse(document if request.scope[IS_OWNER] else without_env(document))
 
 
 async def _thread(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -173,6 +173,26 @@ def load_spec(path: str | Path) -> ClusterSpec:
     return spec
 
 
+def load_inventory(path: str | Path) -> Inventory | None:
+    """Return a file that is an inventory alone; None where it is a cluster spec, which says what to run.
+
+    Raises:
+        SpecError: it is an inventory, and wrong.
+    """
+    text, problem = _read(path)
+    parsed = parse(text) if text is not None else (None, problem)
+    if (
+        parsed[0] is not None
+        and isinstance(parsed[0].value, dict)
+        and parsed[0].value.keys() & {"name", "run"}
+    ):
+        return None
+    _, inventory, diagnostics = _validated(Inventory, parsed)
+    if inventory is None or diagnostics:
+        raise SpecError(render(str(path), diagnostics))
+    return inventory
+
+
 def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     """Return the spec of a file; or None, and the diagnostics in the order of the file."""
     text, problem = _read(path)

@@ -27,7 +27,7 @@ from orchestrator.core.plan import (
 )
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.gpu_split import split
-from orchestrator.spec.load import load_spec, located
+from orchestrator.spec.load import load_inventory, load_spec, located
 from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, room_of, tasks_of
 from orchestrator.spec.recipients import services
@@ -56,10 +56,24 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     ]
     withheld = tuple(path_inside.removeprefix(top) for path_inside in inside)
     plan = replace(plan, hosts=hosts, withheld=withheld)
-    if not plan.options.transparent and plan.checkpoint is not None:
+    if plan.checkpoint is not None:
         found = restoring(os.path.join(plan.workdir, plan.script), plan.root)
-        plan = replace(plan, no_restore=found.why_nothing(plan.script), rescues=found.with_orch)
+        is_ours = plan.options.transparent
+        nothing = found.why_nothing_transparent if is_ours else found.why_nothing(plan.script)
+        rescues = found.with_orch and not is_ours
+        plan = replace(plan, no_restore=nothing, rescues=rescues, no_handover=found.no_handover)
     return plan, secret_values(spec, file.parent)
+
+
+def load_hosts(path: str | Path) -> tuple[HostPlan, ...]:
+    """Return the hosts of a cluster spec, or of an inventory alone. Raises SpecError."""
+    inventory = load_inventory(path)
+    if inventory is None:
+        return load_plan(path)[0].hosts
+    file, nothing_runs = Path(path).absolute(), Run.model_construct(python=None, activate=None)
+    spec = ClusterSpec.model_construct(hosts=inventory.hosts, ssh=inventory.ssh, run=nothing_runs)
+    hosts = _hosts(spec, file.parent, sys.executable)
+    return tuple(replace(host, spec=str(file)) for host in hosts)
 
 
 def load_environment(path: str | Path) -> tuple[Environment | None, tuple[HostPlan, ...]]:

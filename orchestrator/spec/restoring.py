@@ -42,6 +42,10 @@ class Restoring:
     with_orch: bool = False
     """Whether that is `orchestrator.keras.Checkpoint()` or `runtime.rescue`, which can hand over their state."""
     fits: bool = False
+    no_handover: str = ""
+    """Why its steps could not be handed over, by what it gives to `compile`; empty where nothing says so."""
+    by_batch: str = ""
+    """The line that trains by `train_on_batch`."""
 
     @property
     def way_out(self) -> str:
@@ -49,6 +53,14 @@ class Restoring:
         if self.fits:
             return "add `orchestrator.keras.Checkpoint()` to the callbacks of its `fit`, or write `transparent: true`"
         return 'restore in it the newest checkpoint of os.environ["ORCH_CHECKPOINT_DIR"], and save there'
+
+    @property
+    def why_nothing_transparent(self) -> str:
+        """Return why a fault costs everything under `transparent: true`; empty if not, as far as is known."""
+        if self.fits or not self.by_batch:
+            return ""
+        loop = "train_on_batch, a loop of the script's own"
+        return f"{self.by_batch} trains by {loop}: `transparent: true` keeps only fits"
 
     def why_nothing(self, script: str) -> str:
         """Return why a fault costs everything, and the way out; empty if the script may restore."""
@@ -90,6 +102,12 @@ def restoring(path: str, root: str = "") -> Restoring:
             found.restores |= call in _RESTORERS or call in _HIDES
             # A function of the script's own is read itself
             found.restores |= _SAYS_SO.search(call) is not None and call not in own
+            if call == "compile" and (why := _not_atomic(node)):
+                found.no_handover = (
+                    f"{os.path.basename(file)}:{node.lineno} has {why}, whose steps are not atomic"
+                )
+            if call == "train_on_batch":
+                found.by_batch = f"{os.path.basename(file)}:{node.lineno}"
             loops |= call in ("GradientTape", "apply_gradients", "minimize")
             if call == "fit" and isinstance(node.func, ast.Attribute):
                 found.fits = True
@@ -156,6 +174,15 @@ def with_checkpoint(source: bytes) -> bytes | None:
     for at, text in sorted(put, reverse=True):
         source = source[:at] + text + source[at:]
     return source
+
+
+def _not_atomic(node: ast.Call) -> str:
+    """Return what a call of `compile` has that keeps its steps from being atomic; empty if nothing has."""
+    given = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+    if given.get("jit_compile") is True:
+        return "jit_compile=True"
+    steps = given.get("steps_per_execution")
+    return f"steps_per_execution={steps}" if isinstance(steps, int) and steps > 1 else ""
 
 
 def _function_at(line: int, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> int:

@@ -29,6 +29,9 @@ _HELD_MAX = 256
 _ROWS_MAX = 128
 """How many rows of all metrics a message has."""
 
+_TENSORS = ("EagerTensor", "ArrayImpl")
+"""The types of TensorFlow and JAX whose values no later step changes, as it does those of a variable."""
+
 _PACE_WEIGHT = 0.4
 """The weight of the newest interval in the pace. The average keeps the number that people see from flickering."""
 
@@ -83,14 +86,19 @@ class Progress:
         before = self._latest
         if before is not None and (rest := before[1].keys() - metrics.keys()):
             self._earlier = {**self._earlier, **{name: (before[0], before[1][name]) for name in rest}}
-        number = _plain_step(step)
-        for name, value in metrics.items():
-            self._hold(name, step if number is None else number, value, is_told=number is not None)
+        number = self.hold(step, metrics)
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
         if self.dying is not None and number is not None:
             self.dying.stepped(number)
+
+    def hold(self, step: Any, metrics: Mapping[str, Any]) -> int | None:
+        """Keep the values of a step for the next message, and return the step; None if it is not known."""
+        number = _plain_step(step)
+        for name, value in metrics.items():
+            self._hold(name, step if number is None else number, value, is_told=number is not None)
+        return number
 
     def _hold(self, name: str, step: Any, value: Any, *, is_told: bool) -> None:
         """Keep a value for the next message. A tensor is read then, for it costs a wait; a variable would change.
@@ -99,7 +107,7 @@ class Progress:
         """
         if is_plain(value):
             value = self._finite(name, step, value)
-        elif type(value).__name__ != "EagerTensor":
+        elif type(value).__name__ not in _TENSORS:
             return
         if value is None or not is_told:
             return
@@ -195,7 +203,7 @@ class Progress:
         odd: dict[str, NotFinite] = {_name(name): value for name, (_, value) in first_odd.items()}
         past = {name: value for name, (_, value) in earlier.items() if name not in metrics}
         steps = {name: earlier[name][0] for name in past} | {name: at for name, (at, _) in first_odd.items()}
-        kept = self._choose({_name(name) for name in (*metrics, *past)})
+        kept = self._choose({_name(name) for name in (*metrics, *past, *rows, *first_odd)})
         for name, value in (*metrics.items(), *past.items()):
             if name in first_odd or _name(name) not in kept:
                 continue
@@ -283,6 +291,11 @@ def _name(metric: object) -> str:
 def is_plain(value: Any) -> bool:
     """Return whether the value is of a type of Python or NumPy."""
     return type(value).__module__ in ("builtins", "numpy")
+
+
+def may_wait(value: Any) -> bool:
+    """Return whether a value may be read later: it is one number, or a tensor of one."""
+    return (is_plain(value) or type(value).__name__ in _TENSORS) and not getattr(value, "ndim", 0)
 
 
 def as_number(value: Any) -> float | None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from starlette.datastructures import Headers
 
+from orchestrator.cli.show.times import shown
 from orchestrator.core.errors import UsageError
 from orchestrator.head.node import page_access
 from orchestrator.head.node.bearer import token_file
@@ -217,6 +218,23 @@ def test_a_share_reads_until_it_is_revoked_and_its_stream_ends_with_it(tmp_path:
             access.revoke(anna.id)
 
 
+def test_a_share_ends_by_itself_with_the_pages_that_have_it(tmp_path: Path) -> None:
+    at = [1000.0]
+    with Served(tmp_path) as served:
+        served.keys.access = access = PageAccess(str(tmp_path / "state"), clock=lambda: at[0])
+        short, usual = access.share("Anna", 3600.0), access.share("Ben")
+        hers, his = served.log_in(short.token), served.log_in(usual.token)
+        assert [share.until for share in access.shares()] == [4600.0, 1000.0 + 7 * 86400]
+        at[0] = 4599.0
+        viewer = Stream(served, headers=hers)
+        assert viewer.next()[0] == "snapshot"
+        at[0] = 4600.0
+        assert viewer.response.read() is not None, "it ends"
+        assert [served.ask("/v1/runs", **headers).status for headers in (hers, his)] == [401, 200]
+        assert served.ask(f"/login?token={short.token}").status == 401
+        assert [share.note for share in access.shares()] == ["Ben"]
+
+
 PROXIED = {"Host": "lab.example.org", "Sec_Fetch_Site": "same-origin"}
 
 
@@ -312,7 +330,14 @@ def test_a_link_and_a_share_come_from_other_commands_while_a_page_is_served(tmp_
         assert shared.startswith(f"{address}?token=")
         (share,) = PageAccess(str(tmp_path / "state")).shares()
         assert shared.endswith(share.token)
-        assert orch("share", "--list").stdout.split() == ["ID", "NOTE", share.id, "Anna"]
+        until = shown(share.until)
+        listed = orch("share", "--list").stdout.split()
+        assert listed == ["ID", "UNTIL", "NOTE", share.id, *until.split(), "Anna"]
+        assert share.until == pytest.approx(time.time() + 7 * 86400, abs=120)
+        brief = orch("share", "--note", "Ben", "--for", "8h")
+        assert f"works until {shown(PageAccess(str(tmp_path / 'state')).shares()[1].until)}" in brief.stderr
+        assert "one minute to 365 days" in orch("share", "--for", "0s").stderr
+        orch("share", "--revoke", PageAccess(str(tmp_path / "state")).shares()[1].id)
         assert orch("share", "--revoke", share.id).returncode == 0
         assert orch("share", "--list").stdout == "no shares\n"
         assert "there is no share" in orch("share", "--revoke", share.id).stderr

@@ -19,10 +19,11 @@ from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import new_run
 from orchestrator.head.journal import archive
 from orchestrator.head.journal.journal import Journal
+from orchestrator.head.node.page_access import PageAccess
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import marks
 from orchestrator.page.source import Source
-from tests.contract.test_page import Served
+from tests.contract.test_page import Served, Stream
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -127,3 +128,34 @@ def test_marks_are_set_on_the_page_only_where_it_may_act(tmp_path: Path) -> None
             assert answer.status == (202 if actions else 405)
             (run,) = served.ask("/v1/runs", **headers).json["runs"]
             assert (run["tags"], run["note"]) == ((["paper"], "mine") if actions else ([], ""))
+
+
+def test_who_has_a_share_does_not_see_what_env_says(tmp_path: Path) -> None:
+    """The list, the stream, the plan and a comparison would say it, of runs that go on and of old ones."""
+    paths = Paths(str(tmp_path / "state"), str(tmp_path / "run"))
+    put_away(paths)
+    journal = Journal(paths.journal)
+    plan = make_plan(["a"], checkpoint=True)
+    for number, place in enumerate(("of-the-lab", "of-another-lab")):
+        run = new_run(
+            f"t-20260101-00000{number}", replace(plan, env={"DATA_PLACE": place}), epoch=1, at=1.0 + number
+        )
+        journal.commit(in_phase(run, Phase.RUNNING), Ticked(2.0), [])
+    journal.close()
+    one, other = "t-20260101-000000", "t-20260101-000001"
+    with Served(tmp_path) as served:
+        served.api.runs = [{**served.api.runs[0], "run_id": run_id} for run_id in (one, other)]
+        owner, reader = (
+            served.log_in(token) for token in ("", PageAccess(paths.state_dir).share("Anna").token)
+        )
+        for path in ("/v1/runs", f"/v1/runs/{one}/plan", f"/v1/runs/{one}/compare?with={other}"):
+            told, shown = (served.ask(path, **headers) for headers in (owner, reader))
+            assert (told.status, shown.status) == (200, 200), told.body
+            assert (b"of-the-lab" in told.body, b"DATA_PLACE" in told.body) == (True, True), path
+            assert (b"of-the-lab" in shown.body, b"DATA_PLACE" in shown.body) == (False, False), path
+            assert shown.json.keys() == told.json.keys()
+        said = [
+            json.dumps(Stream(served, f"?run={one}", headers=headers).next()) for headers in (owner, reader)
+        ]
+        assert ["of-the-lab" in each for each in said] == [True, False]
+        assert all('"strategy"' in each for each in said), "other parameters are shown"

@@ -38,6 +38,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
         f"  at least: {counted(fewest, type_)}, if a host is lost and no spare is ready"
         for type_, fewest in document["replicas_min"].items()
     ]
+    lines += [f"  each {type_} goes where there is {needs}" for type_, needs in document["needs"].items()]
     rows = [["TASK", "HOST", "GPUS", "ADDRESS"]]
     rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
     styles = {(0, column): ("dim",) for column in range(len(rows[0]))}

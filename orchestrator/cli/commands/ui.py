@@ -12,13 +12,16 @@ import click
 
 from orchestrator.both import durable
 from orchestrator.cli.help import Group
+from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.cli.show.terminal import printable
+from orchestrator.cli.show.times import shown
 from orchestrator.core.errors import Refused, UsageError
 from orchestrator.head.node import page_access
 
 PORT = 8265
+_SHARE_LASTS_MAX_S = 365 * 86400.0
 
 
 @click.group(
@@ -132,20 +135,27 @@ def link(session: Session) -> int:
 
 @command.command(
     examples=[
-        ("orch ui share --note Anna", "Print an address by which Anna sees all runs, and changes none"),
-        ("orch ui share --list", "Show who was given one"),
+        (
+            "orch ui share --note Anna",
+            "Print an address by which Anna sees all runs for 7 days, and changes none",
+        ),
+        ("orch ui share --note Ben --for 8h", "The same for eight hours"),
+        ("orch ui share --list", "Show who was given one, and until when"),
         ("orch ui share --revoke 3f9c21aa", "Take one back: its pages end at once"),
     ],
 )
 @click.option("--note", default="", help="Who it is for; --list shows it.")
+@click.option("--for", "lasts_s", type=DURATION, default="7d", show_default=True, help="How long it works.")
 @click.option("--list", "list_", is_flag=True, help="Show the shares.")
 @click.option("--revoke", metavar="ID", help="Take this share back; all: shut out all browsers, yours too.")
 @click.pass_obj
-def share(session: Session, note: str, list_: bool, revoke: str | None) -> int:
-    """Print an address by which others see all and change nothing.
+def share(session: Session, note: str, lasts_s: float, list_: bool, revoke: str | None) -> int:
+    """Print an address by which others see all but the runs' `env`, and change nothing.
 
-    It works for as many browsers as open it, until it is revoked, also after `orch ui` was started again.
+    It works for as many browsers as open it, for 7 days or as --for says, also after `orch ui` was started again.
     """
+    if not 60 <= lasts_s <= _SHARE_LASTS_MAX_S:
+        raise UsageError("--for is one minute to 365 days", hint="such as --for 7d")
     access = page_access.PageAccess(session.paths.state_dir)
     if sum((bool(note), list_, revoke is not None)) > 1:
         raise UsageError("--note, --list and --revoke do not go together", hint="give one of them")
@@ -155,13 +165,16 @@ def share(session: Session, note: str, list_: bool, revoke: str | None) -> int:
     elif revoke is not None:
         session.say(f"{printable(access.revoke(revoke).note) or revoke} sees the page no more")
     elif list_:
-        rows = [["ID", "NOTE"], *([made.id, printable(made.note) or "-"] for made in access.shares())]
+        shares = ([made.id, shown(made.until), printable(made.note) or "-"] for made in access.shares())
+        rows = [["ID", "UNTIL", "NOTE"], *shares]
         session.put("\n".join(table(rows, session.paint)) if len(rows) > 1 else "no shares")
     else:
         address = _served(session)
-        made = access.share(note)
+        made = access.share(note, lasts_s)
         session.put(f"{address}?token={made.token}")
-        session.say(f"It only reads, and works until `orch ui share --revoke {made.id}`")
+        session.say(
+            f"It only reads, and works until {shown(made.until)}, or until `orch ui share --revoke {made.id}`"
+        )
     return 0
 
 

@@ -22,17 +22,20 @@ FILE = "page-access.json"
 TOKEN_LASTS_S = 600.0
 TOKENS_MAX = 32
 SHARES_MAX = 64
+SHARE_LASTS_S = 7 * 86400.0
 
 _SERVED = "served-"
 
 
 class Share(NamedTuple):
-    """A link that only reads, until it is revoked."""
+    """A link that only reads, until its time is over or it is revoked."""
 
     id: str
     token: str
     note: str
     """Who it is for, in the words of who made it."""
+    until: float = 0.0
+    """The Unix time of its end."""
 
 
 class Viewer(NamedTuple):
@@ -49,8 +52,15 @@ class Viewer(NamedTuple):
 class PageAccess:
     """The file, and what it says now. Each change is seen by all processes at once."""
 
-    def __init__(self, state_dir: str, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._directory, self._now = state_dir, now
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock`: the Unix time, by which shares end, since they outlive a boot."""
+        self._directory, self._now, self._clock = state_dir, now, clock
         self._path = os.path.join(state_dir, FILE)
         self._read_as: tuple[int, int] | None = None
         self._known: dict[str, Any] = {}
@@ -62,8 +72,9 @@ class PageAccess:
         return [*owner, *(Viewer(share.token, False) for share in self.shares())]
 
     def shares(self) -> list[Share]:
-        """Return the shares, the oldest first."""
-        return [Share(*map(str, row)) for row in self._current().get("shares") or ()]
+        """Return the shares that still let somebody in, the oldest first."""
+        known = [Share(*row) for row in self._current().get("shares") or ()]
+        return [share for share in known if self._clock() < share.until]
 
     def new_token(self) -> str:
         """Return a token that lets one browser of the owner in, once and soon."""
@@ -87,16 +98,16 @@ class PageAccess:
             known["tokens"] = tokens
         return Viewer(str(known["owner"]), True) if self._now() < until else None
 
-    def share(self, note: str) -> Share:
-        """Make a link that only reads. Raises UsageError if there are too many."""
+    def share(self, note: str, lasts_s: float = SHARE_LASTS_S) -> Share:
+        """Make a link that only reads, for so long. Raises UsageError if there are too many."""
         with self._changing() as known:
-            shares = list(known.get("shares") or ())
+            shares = self.shares()
             if len(shares) >= SHARES_MAX:
                 raise UsageError(
                     f"there are {SHARES_MAX} shares, and no more are allowed",
                     hint="`orch ui share --list` shows them, and `--revoke ID` takes one back",
                 )
-            made = Share(secrets.token_hex(4), secrets.token_urlsafe(32), note)
+            made = Share(secrets.token_hex(4), secrets.token_urlsafe(32), note, self._clock() + lasts_s)
             known["shares"] = [*shares, made]
         return made
 

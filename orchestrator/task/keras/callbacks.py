@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from orchestrator.task import this_task
 from orchestrator.task.keras import alone
 from orchestrator.task.keras.optimizers import iterations_of
+from orchestrator.task.progress import may_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +44,12 @@ class _Position:
         self.before_fit: int | None = None
         self.batches = 0
         """Since the begin of `fit`."""
+        self.known = (0, 0)
+        """The step that was read last, and `batches` then."""
+        self.waiting: deque[tuple[int, dict[str, Any]]] = deque()
+        """Since then, `batches` and what each batch said. Keras may call from several threads."""
+        self.small: dict[str, bool] = {}
+        """By metric, whether a value of it was one number: many of a larger one would fill a device."""
 
     def iterations(self, callback: Any) -> int:
         if self.progress.count_steps is not None:
@@ -58,9 +67,26 @@ class _Position:
             step = self.iterations(callback)
             # First when training begins: other callbacks have restored by then what they restore.
             self.progress.began(step)
-            self.progress.report(step, dict(logs or {}), self.epoch)
+            self.tell(step, logs)
         except Exception as e:  # a value that cannot be read must not end the training
+            self.waiting.clear()
             self.progress.lost(None, e)
+
+    def wait(self, logs: Any) -> None:
+        """Keep what a batch said until the next message, whose step tells this one's."""
+        for name in () if not logs or logs.keys() == self.small.keys() else logs:
+            self.small.setdefault(name, may_wait(logs[name]))
+        self.waiting.append((self.batches, {name: logs[name] for name in logs or () if self.small[name]}))
+
+    def tell(self, step: int, logs: Any) -> None:
+        """Report what waits, at steps that lie evenly between the one that was read last and this one, and this one."""
+        (before, first), last = self.known, self.batches
+        self.known = step, last
+        while self.waiting:
+            number, said = self.waiting.popleft()
+            part = (number - first) / (last - first) if first < number <= last else 1.0
+            self.progress.hold(before + round((step - before) * part), said)
+        self.progress.report(step, dict(logs or {}), self.epoch)
 
     def expect(self, callback: Any, steps: int | None, epochs_done: int) -> None:
         """Report at which step the training will end, from the epochs that are left and their number of steps.
@@ -102,6 +128,7 @@ class _Reports:
         here.epoch = int(epoch)
         try:
             here.epoch_began_at = here.iterations(self)
+            here.known = here.epoch_began_at, here.batches
             if here.counted:
                 here.before_epoch = here.epoch_began_at
             here.expect(self, _steps_per_epoch(self), here.epoch)
@@ -123,20 +150,20 @@ class _Reports:
 class _BatchReports(_Reports):
     """The same, with reports within epochs.
 
-    `iterations` is a device variable, and reading it at every batch would wait for the step to end. So between two
-    messages a batch costs only one reading of the clock. With steps_per_execution Keras calls this once for several
-    steps, and `iterations` counts all of them.
+    `iterations` and what a batch says are on a device, and reading them at every batch would wait for the step to end.
+    So between two messages they wait unread: every value is told, and none is waited for. With steps_per_execution
+    Keras calls this once for several steps, and `iterations` counts all of them.
     """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         here = self.orch
         here.batches += 1
         if not here.progress.due():
-            return
-        if not here.counted:
+            here.wait(logs)
+        elif not here.counted:
             here.report(self, logs)
         elif here.before_epoch is not None:
-            here.progress.report(here.before_epoch + int(batch) + 1, dict(logs or {}), here.epoch)
+            here.tell(here.before_epoch + int(batch) + 1, logs)
 
 
 def _steps_per_epoch(callback: Any) -> int | None:

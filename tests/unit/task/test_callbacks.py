@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,72 @@ def fit(
         said.append(told.total)
     assert told.epochs == (params.get("epochs") if said[-1] is not None else None)
     return said
+
+
+class EagerTensor:
+    """A number on a device, which counts how often it is waited for."""
+
+    waited = 0
+
+    def __init__(self, value: float, ndim: int = 0) -> None:
+        self.value, self.ndim = value, ndim
+
+    def __float__(self) -> float:
+        EagerTensor.waited += 1
+        return self.value
+
+
+class Sent(Link):
+    """A link that keeps the messages."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.messages: list[Any] = []
+
+    def send(self, message: Any, wait_s: float = 0.0) -> bool:
+        assert wait_s == 0.0, "training waits for nobody"
+        self.messages.append(message)
+        return True
+
+    def rows(self, name: str) -> list[list[Any]]:
+        return [row for message in self.messages for row in message.get("stretches", {}).get(name, ())]
+
+
+def batches_of(values: list[Any], *, steps_each: int = 1, counted: bool = False) -> Sent:
+    """Train one epoch whose batches say these losses, between two messages, from step 100 on."""
+    sent = Sent()
+    callback = reporter(Callback, Progress(sent, interval_s=3600.0), batches=True, counted=counted)
+    callback.iterations = 100
+    callback.on_train_begin()
+    callback.on_epoch_begin(0)
+    looks, EagerTensor.waited = callback.looks, 0
+    for batch, value in enumerate(values):
+        callback.iterations += 0 if counted else steps_each
+        callback.on_train_batch_end(batch, {"loss": value})
+    assert (callback.looks, EagerTensor.waited) == (looks, 0), "a batch waits for no device"
+    callback.iterations = 100 + len(values) * steps_each
+    callback.on_epoch_end(0, {"accuracy": 0.5})
+    return sent
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_what_each_batch_says_between_two_messages_is_told_at_its_step(counted: bool) -> None:
+    values = [2.0, 50.0, 0.5, math.nan, 0.25, math.inf, 0.125]
+    sent = batches_of([EagerTensor(value) for value in values], counted=counted)
+    finite = [(step, value) for step, value in enumerate(values, 101) if math.isfinite(value)]
+    assert [tuple(row) for row in sent.rows("loss")] == finite
+    assert sent.rows("accuracy") == [[107, 0.5]]
+    (odd,) = (message for message in sent.messages if "nonfinite" in message)
+    assert (odd["nonfinite"], odd["metric_steps"]["loss"]) == ({"loss": "nan"}, 104)
+
+
+def test_batches_of_several_steps_lie_evenly_between_the_steps_that_were_read() -> None:
+    assert batches_of([3.0, 2.0, 1.0], steps_each=10).rows("loss") == [[110, 3.0], [120, 2.0], [130, 1.0]]
+
+
+def test_tensors_of_many_numbers_do_not_pile_up_on_a_device() -> None:
+    sent = batches_of([EagerTensor(0.0, ndim=2) for _ in range(5)])
+    assert (sent.rows("loss"), EagerTensor.waited) == ([], 0)
 
 
 def test_a_fit_says_where_it_ends() -> None:

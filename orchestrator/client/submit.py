@@ -302,8 +302,7 @@ def examined(
             environment.warn(f"{row['message']} ({row['id']})")
     addresses = answer["addresses"]
     return replace(
-        plan,
-        hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts),
+        plan, hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts)
     )
 
 

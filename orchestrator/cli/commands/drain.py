@@ -88,12 +88,7 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
 )
 @json_option("Print the host's state as a document.")
 def command(
-    session: Session,
-    name: str | None,
-    host: str,
-    old_name: str | None,
-    now: bool,
-    gone: bool,
+    session: Session, name: str | None, host: str, old_name: str | None, now: bool, gone: bool
 ) -> None:
     """Move runs off HOST: a spare takes their tasks, or they continue with fewer workers.
 

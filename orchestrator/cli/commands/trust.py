@@ -280,8 +280,7 @@ def trust_rounds(
             keys = list({(key.hop.address, key.hop.port, key.key): key for key in to_take}.values())
             if not is_interactive(session):
                 raise Refused(
-                    "no terminal to confirm the keys on",
-                    hint="compare the fingerprints, then add --yes",
+                    "no terminal to confirm the keys on", hint="compare the fingerprints, then add --yes"
                 )
             changed = sum(key.state == "changed" for key in keys)
             instead = f"; {counted(changed, 'trusted key')} will be replaced" if changed else ""

@@ -15,7 +15,7 @@ import click
 from orchestrator.both import process
 from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import asker, carried_out, confirm, is_interactive
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused
 from orchestrator.core.words import counted, listed

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import json_option, orch_command
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import fold, printable

@@ -13,7 +13,7 @@ import click
 
 from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import confirm, is_interactive
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan

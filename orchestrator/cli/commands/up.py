@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from orchestrator.cli.help import json_option, orch_command
-from orchestrator.cli.inventory_option import inventory_option
-from orchestrator.cli.options import DURATION
+from orchestrator.cli.options import DURATION, inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
 from orchestrator.cli.watching import Watch

@@ -1,13 +1,18 @@
-"""Types of options that several commands share."""
+"""Options that several commands share, and types of options."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from orchestrator.core.errors import UsageError
 from orchestrator.spec.durations import parse_duration
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[float]):
@@ -51,3 +56,23 @@ def exposure(address: str, *, with_token: bool) -> str | None:
     if ipaddress.ip_address(address).is_loopback:
         return None
     return f"the bearer token and the numbers go to {address} unencrypted: whoever listens on that network reads both"
+
+
+def inventory_option(command: _Command) -> _Command:
+    """Declare `--inventory FILE`, which holds for all that the command reads."""
+    return click.option(
+        "--inventory",
+        type=click.Path(),
+        metavar="FILE",
+        expose_value=False,
+        callback=_choose,
+        help="Use the hosts of this file (`hosts:`, `ssh:`, `setup:`) in place of those of the spec.",
+    )(command)
+
+
+def _choose(ctx: click.Context, _param: click.Parameter, file: str | None) -> None:
+    if file is not None:
+        from orchestrator.spec import own_inventory
+
+        token = own_inventory.chosen.set(os.path.abspath(file))
+        ctx.call_on_close(lambda: own_inventory.chosen.reset(token))  # it holds for this command alone

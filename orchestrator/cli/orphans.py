@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused
+from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.words import counted, size
 from orchestrator.head.code.snapshots import Snapshots
@@ -17,7 +18,6 @@ from orchestrator.head.records.checkpoint_store import Holding, holdings, root_o
 from orchestrator.head.records.runlogs import RunLogs
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan, Plan
     from orchestrator.core.state.run import Run
     from orchestrator.head.journal.states import Contents
 

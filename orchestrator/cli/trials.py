@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import OrchestratorError, Refused
-
-if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
+from orchestrator.core.plan import Plan
 
 _NAME_KEPT = 47
 """How many characters of a run's name a trial's name keeps. A name has at most 63."""

@@ -9,11 +9,10 @@ from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
-from orchestrator.core.plan import SLOT
+from orchestrator.core.plan import SLOT, HostPlan
 from orchestrator.core.pool import Known, machine
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan
     from orchestrator.head.links.query import Answer
     from orchestrator.protocol.orders.driving import KnownRun
 

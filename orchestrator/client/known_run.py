@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from orchestrator.client.choice import no_such_run
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import UsageError
+from orchestrator.head.node.paths import Paths
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan, TaskId
     from orchestrator.core.state.run import Run
-    from orchestrator.head.node.paths import Paths
 
 
 def known_runs(environment: Environment) -> list[Run]:

@@ -12,20 +12,19 @@ from orchestrator.client.choice import is_active, runs_of, to_read
 from orchestrator.client.environment import Environment
 from orchestrator.client.starting import ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, SpecError, UsageError
+from orchestrator.core.plan import Plan, QueuePlan, TaskId, TaskPlan
 from orchestrator.core.words import counted
 from orchestrator.head.api.client import Client
 from orchestrator.reporting.fault_costs import fault_costs
 from orchestrator.reporting.fault_costs import sentence as costs_in_words
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
     from orchestrator.head.code.snapshots import Snapshot
 
-    Before = Callable[[Mapping[str, Any], Plan], None]
-    """Called with the coordinator's document and the plan before the plan is submitted. It may raise."""
+Before = Callable[[Mapping[str, Any], Plan], None]
+"""Called with the coordinator's document and the plan before the plan is submitted. It may raise."""
 
-    Place = Callable[[Plan], Plan]
-
+Place = Callable[[Plan], Plan]
 
 EXAMINE_S = 60.0
 
@@ -88,7 +87,6 @@ def submit(
         place: replaces the plan's hosts by those that an engine provides.
         code: the snapshot of the code, where it was taken before; it is taken now otherwise.
     """
-    from orchestrator.core.plan import QueuePlan
     from orchestrator.spec import own_paths
     from orchestrator.spec.own_notify import load_own
     from orchestrator.spec.plan import load_plan
@@ -230,8 +228,6 @@ def placed_now(plan: Plan, client: Client, *, look: bool = True) -> tuple[Plan, 
 
     With `look`, the hosts are asked what others hold there. Raises UsageError if the coordinator is an older one.
     """
-    from orchestrator.core.plan import TaskId, TaskPlan
-
     document = client.post("/v1/place", {"plan": plan_document(plan), "look": look}, timeout_s=EXAMINE_S)
     tasks = tuple(
         TaskPlan(
@@ -306,16 +302,13 @@ def examined(
             environment.warn(f"{row['message']} ({row['id']})")
     addresses = answer["addresses"]
     return replace(
-        plan,
-        hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts),
+        plan, hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts)
     )
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Return the plan as the coordinator takes it."""
     from pydantic import TypeAdapter
-
-    from orchestrator.core.plan import Plan
 
     document: dict[str, Any] = TypeAdapter(Plan).dump_python(plan, mode="json")
     return document

@@ -300,11 +300,7 @@ def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span
     begin, end = max(begin, span.begin), min(end, span.end)
     if begin >= end or (span.state == "training" and not is_open):
         return [span]
-    parts = (
-        Span(span.state, span.begin, begin),
-        Span("unseen", begin, end),
-        Span(span.state, end, span.end),
-    )
+    parts = (Span(span.state, span.begin, begin), Span("unseen", begin, end), Span(span.state, end, span.end))
     return [part for part in parts if part.end > part.begin]
 
 

@@ -81,12 +81,7 @@ def _document(
 
 
 def _env(
-    plan: Plan,
-    run_id: str,
-    generation: int,
-    task: TaskId,
-    restarts: int,
-    addresses: Mapping[TaskId, str],
+    plan: Plan, run_id: str, generation: int, task: TaskId, restarts: int, addresses: Mapping[TaskId, str]
 ) -> dict[str, str]:
     directory = checkpoint_dir(plan, generation, task)
     env = environment(plan, run_id, generation, task, restarts, directory, "<log directory on the host>")

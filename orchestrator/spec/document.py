@@ -293,10 +293,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
         return Diagnostic(start.line + 1, start.column + 1, "yaml", "these quotes are never closed")
     if "could not find expected ':'" in problem and error.context_mark:
         # The parser notices it only at the start of the next line.
-        line, column = (
-            error.context_mark.line,
-            error.context_mark.column,
-        )
+        line, column = (error.context_mark.line, error.context_mark.column)
     if "cannot start any token" in problem:
         here = lines[line][column : column + 1] if line < len(lines) else ""
         return Diagnostic(

@@ -309,8 +309,7 @@ PythonVersion = Annotated[
 Tpu = Annotated[
     str,
     text_of(
-        r"(grpc://)?[A-Za-z0-9][A-Za-z0-9._:,/-]*",
-        "must be the name of a TPU, grpc://address:port, or local",
+        r"(grpc://)?[A-Za-z0-9][A-Za-z0-9._:,/-]*", "must be the name of a TPU, grpc://address:port, or local"
     ),
 ]
 

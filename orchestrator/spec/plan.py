@@ -72,7 +72,7 @@ def load_hosts(path: str | Path) -> tuple[HostPlan, ...]:
         return load_plan(path)[0].hosts
     file, nothing_runs = Path(path).absolute(), Run.model_construct(python=None, activate=None)
     spec = ClusterSpec.model_construct(hosts=inventory.hosts, ssh=inventory.ssh, run=nothing_runs)
-    hosts = _hosts(spec, file.parent, sys.executable)
+    hosts = _hosts(spec, file.parent)
     return tuple(replace(host, spec=str(file)) for host in hosts)
 
 
@@ -80,24 +80,18 @@ def load_environment(path: str | Path) -> tuple[Environment | None, tuple[HostPl
     """Return the environment of a cluster.yaml, and its hosts with the Pythons that make it. Raises SpecError."""
     spec = load_spec(path)
     file = Path(path).absolute()
-    hosts = _hosts(spec, file.parent, sys.executable)
+    hosts = _hosts(spec, file.parent)
     return environment(spec, file.parent), tuple(replace(host, spec=str(file)) for host in hosts)
 
 
-def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.executable) -> Plan:
-    """Return the plan of a spec. Relative paths are resolved against base_dir, the directory of its file.
-
-    Args:
-        spec: a checked spec.
-        base_dir: the directory of the spec's file.
-        local_python: the Python of a `transport: local` host for which the spec names none. It is orch's own, since
-            users install their packages into the same environment.
+def plan_spec(spec: ClusterSpec, base_dir: Path) -> Plan:
+    """Return the plan of a checked spec. Relative paths are resolved against the directory of its file.
 
     Raises:
         SpecError: the tasks cannot be placed on the hosts.
     """
     run = spec.run
-    hosts, wanted, problems = split(_hosts(spec, base_dir, local_python), asks(run))
+    hosts, wanted, problems = split(_hosts(spec, base_dir), asks(run))
     tasks: tuple[TaskPlan, ...] = ()
     if not problems:
         tasks, problems = place(hosts, wanted, equal_gpus=STRATEGIES[run.strategy].equal_gpus)
@@ -231,12 +225,12 @@ def _options(run: Run, replicas_planned: int | None) -> Options:
     )
 
 
-def _hosts(spec: ClusterSpec, base_dir: Path, local_python: str) -> tuple[HostPlan, ...]:
+def _hosts(spec: ClusterSpec, base_dir: Path) -> tuple[HostPlan, ...]:
     hosts = spec.hosts or engine_hosts(spec.slurm, spec.kubernetes)
-    return tuple(_host(host, spec, base_dir, local_python) for host in hosts)
+    return tuple(_host(host, spec, base_dir) for host in hosts)
 
 
-def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> HostPlan:
+def _host(host: Host, spec: ClusterSpec, base_dir: Path) -> HostPlan:
     local = host.transport == "local"
     address = LOCAL_ADDRESS if local else host.address or host.name
     plain = HostPlan(
@@ -244,7 +238,8 @@ def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> H
         transport=host.transport,
         address=address,
         data_address=host.data_address or address,
-        python=host.python or spec.run.python or (local_python if local else "python3"),
+        # On the head it is orch's own: users install their packages into the same environment.
+        python=host.python or spec.run.python or (sys.executable if local else "python3"),
         **room_of(host),
         activate=spec.run.activate,
     )

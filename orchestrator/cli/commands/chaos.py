@@ -31,7 +31,7 @@ def run(
     name: str | None,
     faults: Sequence[tuple[str, str]],
     *,
-    draw: int,
+    draw: int | None,
     seed: int,
     at_step: int | None,
     every_s: float,
@@ -49,7 +49,7 @@ def run(
     chosen = find(runs, name) if name else only_active(runs, "chaos")
     dice = random.Random(seed)
     outcomes: list[Outcome] = []
-    for number in range(len(faults) or draw):
+    for number in range(len(faults) or draw or 0):
         due_at = session.now() + (every_s if number else 0)
         before = _wait(
             client, chosen, session, due_at, at_step=None if number else at_step, timeout_s=timeout_s
@@ -174,12 +174,19 @@ def _fault_options(command: Any) -> Any:
 @click.option(
     "--at-step", type=click.IntRange(min=0), metavar="STEP", help="Inject the first fault at this step."
 )
-@click.option("--every", type=DURATION, default="10s", show_default=True, help="Pause between faults.")
 @click.option(
-    "--for", "lasting", type=DURATION, default="30s", show_default=True, help="Duration of faults that last."
+    "--every", "every_s", type=DURATION, default="10s", show_default=True, help="Pause between faults."
 )
 @click.option(
-    "--timeout", type=DURATION, default="10m", show_default=True, help="Time to recover from a fault."
+    "--for", "for_s", type=DURATION, default="30s", show_default=True, help="Duration of faults that last."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="Time to recover from a fault.",
 )
 @json_option("Print the table as a document.")
 def command(session: Session, /, name: str | None, **options: Any) -> int:
@@ -188,18 +195,8 @@ def command(session: Session, /, name: str | None, **options: Any) -> int:
     The run's spec must have `chaos: allowed`. Without NAME: the only active run. Exit code 1 if the run did not
     recover from a fault.
     """
-    planned = [(kind, target) for kind in KINDS for target in options[kind.replace("-", "_")]]
-    outcomes = run(
-        session,
-        name,
-        planned,
-        draw=options["draw"] or 0,
-        seed=options["seed"],
-        at_step=options["at_step"],
-        every_s=options["every"],
-        for_s=options["lasting"],
-        timeout_s=options["timeout"],
-    )
+    planned = [(kind, target) for kind in KINDS for target in options.pop(kind.replace("-", "_"))]
+    outcomes = run(session, name, planned, **options)
     document = {"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]}
     session.answer(document, shown(outcomes, session))
     return 0 if all(outcome.recovered for outcome in outcomes) else 1

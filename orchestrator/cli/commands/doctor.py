@@ -14,8 +14,8 @@ import click
 
 from orchestrator.both import process
 from orchestrator.cli.help import json_option, orch_command
-from orchestrator.cli.host_queries import carried_out, is_interactive
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.host_queries import asker, carried_out, confirm, is_interactive
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused
 from orchestrator.core.words import counted, listed
@@ -204,7 +204,6 @@ class _Fixes:
     def _remove(self, orphans: Sequence[Item]) -> int:
         """Remove orphans after a confirmation."""
         from orchestrator.cli.commands.gc import remove
-        from orchestrator.cli.host_queries import asker, confirm
         from orchestrator.cli.orphans import known
 
         living = ", ".join(f"{pid} on {item.host}" for item in orphans for pid in item.pids)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_host, complete_run, run_and
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
@@ -66,8 +66,7 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
 """How the run was named before NAME became the first argument."""
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -87,17 +86,10 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
     is_flag=True,
     help="The host is gone for good: its tasks count as dead now, and nobody waits for its proof.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the host's state as a document.")
-@click.pass_obj
+@json_option("Print the host's state as a document.")
 def command(
-    session: Session,
-    name: str | None,
-    host: str,
-    old_name: str | None,
-    now: bool,
-    gone: bool,
-    as_json: bool,
-) -> int:
+    session: Session, name: str | None, host: str, old_name: str | None, now: bool, gone: bool
+) -> None:
     """Move runs off HOST: a spare takes their tasks, or they continue with fewer workers.
 
     The tasks move at the next verified checkpoint. Without NAME: all runs that have HOST, and no run is placed there
@@ -109,18 +101,11 @@ def command(
     """
     if gone:
         documents = give_up(name or old_name, host, session)
-        if as_json:
-            session.put_json({"schema": 1, "hosts": documents})
-        for answered in () if as_json else documents:
-            session.put(printable(f"{host} is {answered.get('reason')}, for {answered.get('run_id')}"))
-        return 0
+        gone_for = (f"{host} is {one.get('reason')}, for {one.get('run_id')}" for one in documents)
+        session.answer({"schema": 1, "hosts": documents}, *map(printable, gone_for))
+        return
     answered = run(name or old_name, host, session, now=now)
-    if as_json:
-        session.put_json(answered)
-    else:
-        for line in answer(answered, now=now).splitlines():
-            session.put(printable(line))
-        if "runs" in answered:
-            kept_out = f"{host} is drained: no run is placed there until `orch undrain {host}`"
-            (session.say if answered["runs"] else session.put)(printable(kept_out))
-    return 0
+    session.answer(answered, *map(printable, answer(answered, now=now).splitlines()))
+    if "runs" in answered and not session.wants_json:
+        kept_out = f"{host} is drained: no run is placed there until `orch undrain {host}`"
+        (session.say if answered["runs"] else session.put)(printable(kept_out))

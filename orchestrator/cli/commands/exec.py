@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _END_WAIT_S = 8.0
 """How long the hosts may take to end the started processes: SIGTERM, 2 s, SIGKILL."""
+
+_INTERRUPTED_WITHIN_S = 0.2
+"""An unlimited wait would delay Ctrl-C."""
 
 _KEPT_BYTES_MAX = 8 << 20
 """How much of each stream of a host the `--json` document contains."""
@@ -120,7 +123,9 @@ def run(asked: Sequence[tuple[HostPlan, Asked]], session: Session) -> tuple[list
     remote = Remote(transports(session.paths), bundle.load, output.receive)
     futures = remote.run(asked)
     try:
-        return _results(futures, None), output
+        while wait(futures, _INTERRUPTED_WITHIN_S).not_done:
+            pass
+        return [future.result() for future in futures], output
     except BaseException as e:
         session.say("Ending it on the hosts …")
         begun = remote.stop()
@@ -132,13 +137,6 @@ def run(asked: Sequence[tuple[HostPlan, Asked]], session: Session) -> tuple[list
             session.warn(f"{unsure} did not confirm that the command has ended; it ends with the connection")
         output.end()
         raise e
-
-
-def _results(futures: Sequence[Future[Ended]], timeout_s: float | None) -> list[Ended]:
-    """Wait in short steps, since an unlimited wait would delay Ctrl-C."""
-    while wait(futures, timeout_s or 0.2).not_done:
-        pass
-    return [future.result() for future in futures]
 
 
 def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:

@@ -92,12 +92,7 @@ def slurm(session: Session, file: str) -> None:
     type=_Form("image", _IMAGE, "mine:1"),
     help="The image that has Python and TensorFlow.",
 )
-@click.option(
-    "--kind",
-    type=click.Choice(["jobset", "job"]),
-    default="jobset",
-    hidden=True,
-)
+@click.option("--kind", type=click.Choice(["jobset", "job"]), default="jobset", hidden=True)
 @click.option(
     "--code", "code_dir", help="The directory of the image that has the code. Default: a ConfigMap."
 )

@@ -168,8 +168,7 @@ def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
         )
     if document["unreached"]:
         raise SomeHostsOnly(
-            f"not reached: {listed(list(document['unreached']))}",
-            hint="`orch fetch` again once they answer",
+            f"not reached: {listed(list(document['unreached']))}", hint="`orch fetch` again once they answer"
         )
     if patterns and not document["files"]:
         raise OrchestratorError(

@@ -13,20 +13,18 @@ from orchestrator.cli.orphans import KEPT, Item, Known, code_line, find_here, kn
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
+from orchestrator.core.plan import HostPlan
 from orchestrator.core.words import counted, duration, size
+from orchestrator.protocol.orders.driving import REMOVE, RUNS, KnownRun, KnownRuns
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan
     from orchestrator.head.links.query import Answer, Asker
-    from orchestrator.protocol.orders.driving import KnownRun, KnownRuns
 
 
 def on_hosts(
     ask: Asker, hosts: Iterable[HostPlan], is_wanted: Callable[[str], bool]
 ) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return what these hosts have of the wanted runs. A machine with several names is asked once."""
-    from orchestrator.protocol.orders.driving import RUNS
-
     wanted = list({host.connection: host for host in hosts}.values())
     question = RUNS({"records": False})
     answers = ask.ask([(host, [question]) for host in wanted], timeout_s=TIMEOUT_S)
@@ -94,8 +92,6 @@ def remove(
         why = remove_here(session, item)
         if why is not None:
             problems[item] = why
-    from orchestrator.protocol.orders.driving import REMOVE
-
     asked = [
         (
             host,

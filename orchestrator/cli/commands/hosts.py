@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.help import Command
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.help import json_option, orch_command
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import fold, printable
@@ -20,8 +20,7 @@ from orchestrator.core.words import size
 Host = Mapping[str, Any]
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch hosts cluster.yaml", "Show the hosts of a cluster spec, before anything is started on them"),
@@ -34,9 +33,8 @@ Host = Mapping[str, Any]
 @click.argument("file", type=click.Path(), metavar="[FILE]", required=False)
 @inventory_option
 @click.option("--free", is_flag=True, help="Show only hosts on which a GPU and a slot are free.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, file: str | None, free: bool, as_json: bool) -> int:
+@json_option()
+def command(session: Session, file: str | None, free: bool) -> int:
     """Show every host: CPUs, memory, disk, GPUs and slots with who holds them, and the runs of orch that live there.
 
     FILE is a cluster spec or an inventory; without it: your own inventory and the hosts of the active runs. The hosts
@@ -45,12 +43,9 @@ def command(session: Session, file: str | None, free: bool, as_json: bool) -> in
     hosts = document(session, file)
     if free:
         hosts["hosts"] = [host for host in hosts["hosts"] if is_free(host)]
-    if as_json:
-        session.put_json(hosts)
-    else:
-        session.put("\n".join(lines(hosts["hosts"], session.paint, session.width)))
-        if free and not hosts["hosts"]:
-            session.say("No host is free")
+    session.answer(hosts, *lines(hosts["hosts"], session.paint, session.width))
+    if free and not hosts["hosts"] and not session.wants_json:
+        session.say("No host is free")
     away = [str(host["host"]) for host in hosts["hosts"] if not host["reachable"]]
     return SomeHostsOnly.exit_code if away else 0
 

@@ -58,7 +58,7 @@ def run(request: KillRequest, session: Session) -> Result:
     try:
         runs = _runs(session, client, request, waiting)
     except CoordinatorUnreachable:
-        if not _goes_on(session):
+        if not any(map(is_active, _recorded(session) or ())):
             raise
         from orchestrator.client.starting import ensure_coordinator
 
@@ -85,12 +85,12 @@ def run(request: KillRequest, session: Session) -> Result:
     return Result(ended, already, problem)
 
 
-def _goes_on(session: Session) -> bool:
-    """Return whether the journal has an active run, whose coordinator is gone."""
+def _recorded(session: Session) -> list[dict[str, Any]] | None:
+    """Return the runs that the journal has; None if it cannot be read."""
     from orchestrator.client import recorded
 
     known = recorded.status(session.paths, now=session.time())
-    return known is not None and any(is_active(each) for each in known["runs"])
+    return None if known is None else known["runs"]
 
 
 def _has_lent(session: Session) -> bool:
@@ -133,15 +133,12 @@ def _runs(session: Session, client: Client, request: KillRequest, waiting: list[
     except CoordinatorUnreachable:
         if not request.names or not set(request.names) <= set(waiting):
             raise
-        from orchestrator.client import recorded
-
-        known = recorded.status(session.paths, now=session.time())
+        known = _recorded(session)
         if known is None and os.path.exists(session.paths.journal):
             raise
-        runs: list[dict[str, Any]] = known["runs"] if known is not None else []
-        if any(is_active(run) and run["name"] in request.names for run in runs):
+        if any(is_active(run) and run["name"] in request.names for run in known or ()):
             raise
-        return runs
+        return known or []
 
 
 def _chosen(

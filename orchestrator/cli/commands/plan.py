@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import json_option, orch_command
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.errors import CoordinatorUnreachable, UsageError

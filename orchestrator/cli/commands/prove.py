@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,11 +18,9 @@ from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.cli.trials import to_its_end, trial_of
 from orchestrator.core.errors import OrchestratorError, SpecError
+from orchestrator.core.plan import Plan, Prove
 from orchestrator.core.words import counted, duration
 from orchestrator.reporting.comparison import TOLERANCE, Incomparable, Record, Verdict, compare, rows
-
-if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
 
 _SHOWN_MAX = 12
 
@@ -41,7 +39,6 @@ def plans(file: str, steps: int, replicas: int | None) -> tuple[Plan, Plan, dict
     Raises:
         SpecError: the spec is wrong, or its script cannot be proven. Nothing was started.
     """
-    from orchestrator.core.plan import Prove
     from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan, plan_spec
     from orchestrator.spec.sized import alone, sized

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.words import duration, listed
@@ -28,29 +26,22 @@ def _row(turn: Mapping[str, Any]) -> list[str]:
     ]
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch queue", "Show who waits, in their order"),
         ("orch queue --json", "The same as a document"),
     ],
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, as_json: bool) -> int:
+@json_option()
+def command(session: Session) -> None:
     """Show the runs that wait (`orch up --queue`) in their order: since when, for what, and until when at the latest.
 
     When a run begins is known only if the runs before it have a `time_limit`. `orch kill NAME` removes a run from the
     queue.
     """
     document = session.client().get("/v1/queue")
-    if as_json:
-        session.put_json(document)
-        return 0
-    if not document["queue"]:
-        session.say("No run waits in the queue")
-        return 0
     rows = [list(_TITLES), *(_row(turn) for turn in document["queue"])]
-    for line in table(rows, session.paint, styles={(0, column): ("dim",) for column in range(len(_TITLES))}):
-        session.put(line)
-    return 0
+    lines = table(rows, session.paint, styles={(0, column): ("dim",) for column in range(len(_TITLES))})
+    session.answer(document, *(lines if document["queue"] else ()))
+    if not document["queue"] and not session.wants_json:
+        session.say("No run waits in the queue")

@@ -15,10 +15,10 @@ from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.cli.trials import to_its_end, trial_of
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
+from orchestrator.core.plan import Measure, Plan
 from orchestrator.core.words import counted, duration
 
 if TYPE_CHECKING:
-    from orchestrator.core.plan import Measure, Plan
     from orchestrator.reporting.scaling import Measured, Row
 
 _BAR = 24
@@ -162,7 +162,6 @@ def command(session: Session, file: str, sizes: str, steps: int, warmup: int, ti
     its steps. The wait for input is found by repeating the steps with a batch from memory, and the communication by
     comparing two sizes. The efficiency is relative to the smallest size.
     """
-    from orchestrator.core.plan import Measure
     from orchestrator.reporting.scaling import table, verdict
     from orchestrator.spec.sized import sizes_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from orchestrator.both import process
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
 from orchestrator.client.choice import is_active, status_of, to_read
@@ -117,8 +117,7 @@ def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
             server.wait()
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch tensorboard", "Serve the active run's curves until Ctrl-C"),
@@ -129,9 +128,8 @@ def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 @run_argument()
 @click.option("--port", type=click.IntRange(0, 65535), help="TensorBoard's port; 0 takes any free port.")
 @click.option("--fetch", "only_fetch", is_flag=True, help="Fetch the files, print their directory, and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --fetch: print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, name: str | None, port: int | None, only_fetch: bool, as_json: bool) -> int:
+@json_option("With --fetch: print a document, for scripts.")
+def command(session: Session, name: str | None, port: int | None, only_fetch: bool) -> None:
     """Fetch what the tasks wrote for TensorBoard, and serve it on this machine only.
 
     It is looked for in ORCH_LOG_DIR and below the tasks' working directories.
@@ -147,8 +145,5 @@ def command(session: Session, name: str | None, port: int | None, only_fetch: bo
     if not only_fetch:
         argv += ["--logdir", fetched["directory"], "--host", "127.0.0.1"]
         serve(client, chosen, [*argv, *([] if port is None else ["--port", str(port)])], session)
-    elif as_json:
-        session.put_json(fetched)
     else:
-        session.put(fetched["directory"])
-    return 0
+        session.answer(fetched, fetched["directory"])

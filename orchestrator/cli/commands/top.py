@@ -6,14 +6,13 @@ import os
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import UsageError
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch top", "Show the newest active run, and what its tasks do"),
@@ -23,8 +22,7 @@ from orchestrator.core.errors import UsageError
 )
 @run_argument()
 @click.option("--utc", is_flag=True, help="Show times as UTC.")
-@click.pass_obj
-def command(session: Session, name: str | None, utc: bool) -> int:
+def command(session: Session, name: str | None, utc: bool) -> None:
     """Show a run live: progress, pace, loss, tasks with their GPUs, events, and the log of the chosen task.
 
     Without NAME: the newest active run, else the newest. Keys lead to why, stacks, drain and kill, which ask before
@@ -41,4 +39,3 @@ def command(session: Session, name: str | None, utc: bool) -> int:
     feed = Feed(session, name)
     feed.read(None, "")  # an error is shown before the screen is taken
     Top(feed, utc=utc).run()
-    return 0

@@ -13,7 +13,7 @@ import click
 
 from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import confirm, is_interactive
-from orchestrator.cli.inventory_option import inventory_option
+from orchestrator.cli.options import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
@@ -280,8 +280,7 @@ def trust_rounds(
             keys = list({(key.hop.address, key.hop.port, key.key): key for key in to_take}.values())
             if not is_interactive(session):
                 raise Refused(
-                    "no terminal to confirm the keys on",
-                    hint="compare the fingerprints, then add --yes",
+                    "no terminal to confirm the keys on", hint="compare the fingerprints, then add --yes"
                 )
             changed = sum(key.state == "changed" for key in keys)
             instead = f"; {counted(changed, 'trusted key')} will be replaced" if changed else ""

@@ -116,24 +116,22 @@ def command(ctx: click.Context, port: int, open_: bool, actions: bool, base_url:
     return 0
 
 
-@command.command(
+@command.subcommand(
     examples=[
         ("orch ui link", "Let another browser of yours in, such as that of a phone"),
         ("ssh head orch ui link", "The same from another machine, over SSH"),
     ],
 )
-@click.pass_obj
-def link(session: Session) -> int:
+def link(session: Session) -> None:
     """Print one more address of the page that is served.
 
     It works once, for ten minutes, and shuts nobody out.
     """
     address = _served(session)
     session.put(f"{address}?token={page_access.PageAccess(session.paths.state_dir).new_token()}")
-    return 0
 
 
-@command.command(
+@command.subcommand(
     examples=[
         (
             "orch ui share --note Anna",
@@ -148,11 +146,11 @@ def link(session: Session) -> int:
 @click.option("--for", "lasts_s", type=DURATION, default="7d", show_default=True, help="How long it works.")
 @click.option("--list", "list_", is_flag=True, help="Show the shares.")
 @click.option("--revoke", metavar="ID", help="Take this share back; all: shut out all browsers, yours too.")
-@click.pass_obj
-def share(session: Session, note: str, lasts_s: float, list_: bool, revoke: str | None) -> int:
-    """Print an address by which others see all but the runs' `env`, and change nothing.
+def share(session: Session, note: str, lasts_s: float, list_: bool, revoke: str | None) -> None:
+    """Print an address by which others see all but the runs' `env`.
 
-    It works for as many browsers as open it, for 7 days or as --for says, also after `orch ui` was started again.
+    They change nothing. It works for as many browsers as open it, for 7 days or as --for says, also after `orch ui` was
+    started again.
     """
     if not 60 <= lasts_s <= _SHARE_LASTS_MAX_S:
         raise UsageError("--for is one minute to 365 days", hint="such as --for 7d")
@@ -175,7 +173,6 @@ def share(session: Session, note: str, lasts_s: float, list_: bool, revoke: str 
         session.say(
             f"It only reads, and works until {shown(made.until)}, or until `orch ui share --revoke {made.id}`"
         )
-    return 0
 
 
 def _served(session: Session) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import click
-
 from orchestrator.cli.commands.drain import old_name_option, run
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_host, run_and
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -22,22 +19,17 @@ from orchestrator.cli.show.terminal import printable
 )
 @run_and("host", complete_host)
 @old_name_option
-@click.option("--json", "as_json", is_flag=True, help="Print the host's state as a document.")
-@click.pass_obj
-def command(session: Session, name: str | None, host: str, old_name: str | None, as_json: bool) -> int:
+@json_option("Print the host's state as a document.")
+def command(session: Session, name: str | None, host: str, old_name: str | None) -> None:
     """Let HOST take tasks again after a drain or a quarantine.
 
     A run that continued with fewer workers grows back at its next verified checkpoint; otherwise HOST becomes a
     spare. Without NAME: for all runs, and runs can be placed there again.
     """
     answered = run(name or old_name, host, session, verb="undrain")
-    if as_json:
-        session.put_json(answered)
-    else:
-        for of_run in answered.get("runs", [answered]):
-            session.put(
-                printable(f"{host} is {of_run.get('state')} for {of_run.get('run_id')}; it can take tasks")
-            )
-        if "runs" in answered:
-            session.put(printable(f"runs can be placed on {host}"))
-    return 0
+    shown = [
+        f"{host} is {of_run.get('state')} for {of_run.get('run_id')}; it can take tasks"
+        for of_run in answered.get("runs", [answered])
+    ]
+    shown += [f"runs can be placed on {host}"] if "runs" in answered else []
+    session.answer(answered, *map(printable, shown))

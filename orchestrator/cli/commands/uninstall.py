@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +12,8 @@ from orchestrator.cli.help import orch_command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, carried_out, must_confirm, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, SomeHostsOnly
-from orchestrator.core.plan import ENVIRONMENTS
+from orchestrator.core.plan import ENVIRONMENTS, HostPlan
 from orchestrator.core.words import counted, listed, size
-
-if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan
 
 _REMOVE = (
     'exec /bin/sh -c \'IFS= read -r d && cd -- "$d" && [ -d bundle ] && [ -O . ] && '

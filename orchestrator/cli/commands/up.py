@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from orchestrator.cli.help import json_option, orch_command
-from orchestrator.cli.inventory_option import inventory_option
-from orchestrator.cli.options import DURATION
+from orchestrator.cli.options import DURATION, inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
 from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import find_or_newest, is_active, runs_of
-from orchestrator.client.submit import Start, Submitted
+from orchestrator.client.submit import Place, Start, Submitted, snapshot
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import UNTOLD_MAX_S, is_untold, trains, wait_for_the_outputs
 from orchestrator.core.errors import Refused, SpecError, UsageError
+from orchestrator.core.plan import Plan
 from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 from orchestrator.reporting.log_level import LEVELS
 
 if TYPE_CHECKING:
-    from orchestrator.client.submit import Place
-    from orchestrator.core.plan import Plan
     from orchestrator.head.code.snapshots import Snapshot
 
 Until = Literal["running", "end", "follow", "accepted"]
@@ -101,7 +99,6 @@ def _submit_here(
 def _submit_to_pods(request: UpRequest, session: Session, client: Client) -> Submitted:
     """Create the pods, wait for them, and submit the run with them as its hosts."""
     from orchestrator.client import on_kubernetes
-    from orchestrator.client.submit import snapshot
     from orchestrator.spec.kubernetes.hosts import in_pods
     from orchestrator.spec.plan import load_plan
 

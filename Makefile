@@ -110,6 +110,10 @@ trajectory: $(VENV)/.dev  ## kill scripts as people write them at chosen moments
 	$(BIN)/python -m tests.trajectory $(if $(SCRIPTS),--scripts $(SCRIPTS)) $(if $(MOMENTS),--moments $(MOMENTS)) --replicas $(or $(REPLICAS),1) --seed $(or $(SEED),1); \
 	status=$$?; $(BIN)/python -m tests.trajectory --page && exit $$status
 
+.PHONY: seeds
+seeds: $(VENV)/.dev  ## run the listings of the course on two workers, plain and transparent, without a fault and with a kill: both workers' models must end alike: make seeds [LISTINGS=ordinary,digits] [WAYS=transparent] [FAULTS=none,kill]; half an hour on two quiet cores
+	$(BIN)/python -m tests.seeds $(if $(LISTINGS),--listings $(LISTINGS)) $(if $(WAYS),--ways $(WAYS)) $(if $(FAULTS),--faults $(FAULTS)) --seed $(or $(SEED),1)
+
 release-check: $(VENV)/.dev  ## once before a release: all that `make test` leaves to `make test-long`, what of it was skipped, and whether docs/faults.md is whole and of this very commit
 	status=0; $(BIN)/python -m pytest tests --only-long -n $(JOBS) --dist worksteal --durations 20 || status=1; \
 	$(MAKE) mutants-changed || status=1; \

@@ -4,6 +4,7 @@ from orchestrator import runtime
 runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports by itself
 if runtime.should_save(): save()       # as often as costs least; in all processes at the same step
 whole = runtime.rescue(manager, step)  # a survivor of a dead worker hands over: no step is lost
+runtime.protect("seen", save=…, restore=…)  # a part of each save that only the script knows
 runtime.on_stop(save_something_small)  # called before orch stops the training
 runtime.checkpoint_dir()               # this generation's own directory
 runtime.replicas_planned()             # and replicas(): fewer after a lost host, with `replicas_min`
@@ -18,6 +19,7 @@ __all__ = [
     "checkpoint_dir",
     "on_shrink",
     "on_stop",
+    "protect",
     "replicas",
     "replicas_planned",
     "report",
@@ -39,8 +41,8 @@ def report(step: int, *, total: int | None = None, **metrics: Any) -> None:
     `total` is the global step at which the training ends: status and page then show how much is done, and until when.
 
     Call it at every step. A few messages per second are sent; a call that sends none costs one reading of the clock.
-    Tensors are read only when a message is sent. It never raises, and does nothing without orch; `orch scale` ends
-    the script in it once its steps are measured.
+    Tensors are read only when a message is sent. It never raises, but what `save` of `runtime.protect`
+    raises, and does nothing without orch; `orch scale` ends the script in it once its steps are measured.
     """
     if this_task.progress is not None:
         if total is not None:
@@ -48,6 +50,8 @@ def report(step: int, *, total: int | None = None, **metrics: Any) -> None:
         this_task.progress.report(step, metrics)
     if this_task.measuring is not None:
         this_task.measuring.report(step, metrics)
+    if this_task.held is not None:
+        this_task.held.told_step()
 
 
 def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
@@ -82,7 +86,13 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
     `tf.train.CheckpointManager`, saves below `runtime.checkpoint_dir()`. Without orch, or with `restart: {rescue:
     off}`, nothing is changed.
     """
-    if not this_task.options.get("rescue") or checkpoint_dir() is None:
+    if checkpoint_dir() is None:
+        return lambda function: function
+    from orchestrator.task.transparent.protected import Held
+
+    this_task.held = Held()
+    this_task.held.attach(manager.checkpoint)
+    if not this_task.options.get("rescue"):
         return lambda function: function
     from orchestrator.task import loops
     from orchestrator.task.transparent.rescue import Rescue
@@ -90,6 +100,28 @@ def rescue(manager: Any, step: Any) -> Callable[[Step], Step]:
     own: Any = Rescue.of_this_task()
     whole: Callable[[Step], Step] = own.loop(manager, step, chief=loops.is_chief())
     return whole
+
+
+def protect(name: str, *, save: Callable[[], Any], restore: Callable[[Any], object]) -> None:
+    """Keep a part of the state that only the script knows: a buffer of examples, a count, a place in a file.
+
+        runtime.protect("seen", save=lambda: seen, restore=set_seen)
+
+    `save()` returns numbers, texts, bytes, arrays, or lists, sets and dicts of them. It is called at each save, and
+    after each step, so that a step which is not done takes no part in it: return what is there, copy nothing. Larger
+    arrays, and all but the length of longer lists, are read when they are written. `restore(state)` is called where
+    the weights are restored, perhaps twice: it replaces what is there. All workers get what the one has saved that
+    wrote, so it must be alike in all of them.
+
+    In a fit it needs `transparent: true` or `orchestrator.keras.Checkpoint()`; call it before `fit`. In a loop it is a
+    part of the manager's checkpoint: call it before `runtime.rescue(manager, step)`, and `runtime.report` at the end of
+    each step. Without orch, nothing is done.
+    """
+    if checkpoint_dir() is None:
+        return
+    from orchestrator.task.transparent import protected
+
+    protected.protect(name, save, restore)
 
 
 def on_stop(hook: Callable[[], object]) -> None:

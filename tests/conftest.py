@@ -28,6 +28,9 @@ LACKS_A_PROGRAM = re.compile(r"not found|\binstall\b|there is no \w+$")
 LACKS_A_LIBRARY = "could not import"
 """In that of `pytest.importorskip`: what the extra `dev` has to name."""
 
+SLOWEST = Path(__file__).with_name("slowest.txt")
+"""Names of the slowest tests, the slowest first, as `pytest -p tests.cpu_times` measures them."""
+
 REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
 
 
@@ -47,7 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the rows that were asked for; without --long none that CI has no time for."""
+    """Keep the tests of the rows that were asked for; without --long none that CI has no time for.
+
+    Beside each other the slowest begin first, or all wait for one that began last.
+    """
     kept = items
     chosen = config.getoption("--fault-rows")
     if chosen:
@@ -59,7 +65,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if item.get_closest_marker("long") is None]
     staying = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in staying])
-    items[:] = kept
+    at_once = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = slowest_first(kept, SLOWEST.read_text().split("\n"), at_once) if at_once > 1 else kept
+
+
+def slowest_first(items: list[pytest.Item], slowest: list[str], parts: int) -> list[pytest.Item]:
+    """Return them in an order of which `--dist worksteal` makes parts that each begin with slow tests."""
+    rank = {name: place for place, name in enumerate(slowest)}
+    first = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
+    others = [item for item in items if item.nodeid not in rank]
+    ordered: list[pytest.Item] = []
+    for part in range(parts):
+        size = (len(items) - len(ordered)) // (parts - part)
+        slow = first[parts - 1 - part :: parts]  # the later parts are the larger ones
+        ordered += [*slow, *others[: size - len(slow)]]
+        del others[: size - len(slow)]
+    return ordered
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)

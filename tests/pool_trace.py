@@ -102,7 +102,7 @@ class Pool:
         """Return the best place that is free for a run; None if there is none."""
         held = Held()
         for other, (_, run) in self.training.items():
-            held.add(dict.fromkeys(_gpus(run.plan.tasks), other), ())
+            held.add({task.host: dict.fromkeys(task.gpus, other) for task in run.plan.tasks}, ())
         found = find(self.waiting[name][1].plan, held, NOTHING, 0.0)
         return found if isinstance(found, Placed) else None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 JSON_BYTES_MAX = 256 << 20
+_FICLONE = 0x40049409
 
 
 def write(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -25,8 +26,7 @@ def write(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) ->
         fill(fresh, data, mode=mode, durable=durable)
         place(fresh, path, durable=durable)
     except OSError:
-        if os.path.exists(fresh):
-            os.unlink(fresh)
+        remove(fresh)
         raise
 
 
@@ -85,6 +85,33 @@ def place(source: str, target: str, *, durable: bool = True) -> None:
     os.rename(source, target)
     if durable:
         sync_directory(os.path.dirname(target))
+
+
+def remove(path: str) -> None:
+    """Remove a file, which may be missing. Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def names(directory: str) -> list[str]:
+    """Return the names in a directory; none if it is missing. No other error looks like an empty directory."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def clone(source: int, target: int) -> bool:
+    """Let an open file share the content of another one until either is written, as Btrfs and XFS can. Else False."""
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
 
 
 def sync_directory(path: str) -> None:

@@ -45,7 +45,9 @@ def platform() -> str:
 
 def run_dir(host_dir: str, run: str) -> str:
     """Return the directory of a run. Raises HostFault for a run id that is not a plain name."""
-    return os.path.join(host_dir, "runs", _plain(run))
+    if not is_run_id(run):
+        raise HostFault("bad-order", f"not a run id: {run!r}")
+    return os.path.join(host_dir, "runs", run)
 
 
 def task_dir(host_dir: str, run: str, task: str) -> str:
@@ -64,13 +66,14 @@ def generation_dir(host_dir: str, run: str, task: str, generation: int) -> str:
 def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
     """Yield (task, generation, directory) for every generation of a run on the host, each task's newest first."""
     tasks_dir = os.path.join(run_dir(host_dir, run), "tasks")
-    for name in sorted(_list(tasks_dir)):
+    for name in sorted(durable.names(tasks_dir)):
         type_, _, index = name.rpartition("-")
         if not (type_.isidentifier() and index.isdecimal()):
             continue  # somebody else's: it has no place in a report
         directory = os.path.join(tasks_dir, name)
-        for generation in sorted((g for g in _list(directory) if _is_generation(g)), reverse=True):
-            yield f"{type_}:{index}", int(generation[4:]), os.path.join(directory, generation)
+        for generation in sorted(durable.names(directory), reverse=True):
+            if generation.startswith("gen-") and generation[4:].isdecimal():
+                yield f"{type_}:{index}", int(generation[4:]), os.path.join(directory, generation)
 
 
 def accept_epoch(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
@@ -177,21 +180,3 @@ def fault_of(error: Exception) -> HostFault:
 def is_run_id(name: str) -> bool:
     """Return whether a run may have that id."""
     return bool(name) and name[0] not in ".-" and "/" not in name and "\0" not in name and len(name) <= 200
-
-
-def _plain(name: str) -> str:
-    """Return `name`. Raises HostFault if it would leave its directory."""
-    if not is_run_id(name):
-        raise HostFault("bad-order", f"not a run id: {name!r}")
-    return name
-
-
-def _is_generation(name: str) -> bool:
-    return name.startswith("gen-") and name[4:].isdecimal()
-
-
-def _list(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []

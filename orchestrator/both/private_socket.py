@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the pid and the user at the other end, as the kernel knows them. Raises OSError."""
+    from socket import SO_PEERCRED, SOL_SOCKET
+
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(SOL_SOCKET, SO_PEERCRED, struct.calcsize("3i")))
+    return pid, uid
 
 
 def listen(listener: socket.socket, path: str, backlog: int) -> None:

@@ -1,7 +1,7 @@
 """The checkpoints of a run: finding the ones that read whole, and handing one to the next generation.
 
-`python <bundle> checkpoints VERB …` runs under the run's own Python, in a process of its own, and prints one JSON
-object: the answer, or `{"error": {"code", "message", "hint"}}`.
+`python <bundle> checkpoints VERB ARGUMENTS` runs under the run's own Python, in a process of its own. The arguments are
+one JSON object, and so is what it prints: the answer, or `{"error": {"code", "message", "hint"}}`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from orchestrator.both.within import Tree
     from orchestrator.checkpoints.units import Unit
 
-USAGE = (
-    "checkpoints verify DIR [STEP] | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
-    "[--claim JSON --host-dir DIR] [--only DIR] [--group NAME] [--step-max STEP] [--unrestorable JSON] "
-    "| snapshot ROOT DIR [PATH] | copy SRC DST | highest ROOT | list ROOT | read ROOT "
-    "| pin ROOT WHAT [--group NAME] | unpin, rollback, rm: as pin"
-)
+USAGE = "checkpoints verify|seed|snapshot|list|read|pin|unpin|rollback|rm ARGUMENTS, which are a JSON object"
 
-_OF_SEED = (
-    *("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir", "--group"),
-    *("--step-max", "--unrestorable"),
-)
+_PATHS = ("root", "directory", "path")
+"""The arguments that may be relative."""
 
 ABOUT = ("list", "read", "pin", "unpin", "rollback", "rm")
 """The verbs behind `orch ckpt`, which people use; see `inventory`."""
@@ -146,11 +139,13 @@ def checkpoints_main(argv: list[str]) -> int:
     from orchestrator.checkpoints.places import SeedError
 
     try:
-        action = _parse(argv)
-    except (ValueError, IndexError) as e:
-        return _error("usage", f"{e or 'arguments are missing'}", f"usage: {USAGE}", 2)
+        does, arguments = _verbs()[argv[0]], dict(json.loads(argv[1]))
+    except (ValueError, TypeError, LookupError) as e:
+        return _error("usage", f"these are no arguments: {e!r}", f"usage: {USAGE}", 2)
+    for name in arguments.keys() & set(_PATHS):
+        arguments[name] = arguments[name] and os.path.abspath(arguments[name])
     try:
-        answer = action()
+        answer = does(**arguments)
     except SeedError as e:
         return _error(e.code, str(e), e.hint, 1)
     except OSError as e:
@@ -166,79 +161,25 @@ def checkpoints_main(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
-    from orchestrator.checkpoints import copying, places, seed
+def _verbs() -> dict[str, Callable[..., Mapping[str, Any]]]:
+    """Return the function of each verb. Its parameters are the verb's arguments."""
+    from functools import partial
 
-    verb, rest = argv[0], argv[1:]
-    if verb == "seed":
-        options = _options(rest)
-        root = os.path.abspath(options["--dir"])
-        generation, keep = int(options["--generation"]), options.get("--keep")
-        return lambda: seed.seed(
-            root,
-            generation,
-            from_scratch="--from-scratch" in options,
-            keep=int(keep) if keep else None,
-            by=json.loads(options.get("--by") or "null"),
-            only=options.get("--only"),
-            claim=json.loads(options.get("--claim") or "null"),
-            host_dir=options.get("--host-dir", ""),
-            step_max=int(options["--step-max"]) if "--step-max" in options else None,
-            unrestorable=json.loads(options.get("--unrestorable") or "[]"),
-            group=options.get("--group"),
-        )
-    if verb == "snapshot" and len(rest) in (2, 3):
-        from orchestrator.checkpoints import safe
+    from orchestrator.checkpoints import inventory, places, safe, seed
 
-        paths = [*map(os.path.abspath, rest), None]
-        return lambda: safe.snapshot(str(paths[0]), str(paths[1]), paths[2])
-    if verb == "verify" and len(rest) == 2:
-        return lambda: verify(os.path.abspath(rest[0]), step_max=int(rest[1]))
-    group = rest.pop() if len(rest) > 1 and rest[-2] == "--group" else None
-    rest = rest[:-1] if group is not None else rest
-    counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1}
-    counts |= {"pin": 2, "unpin": 2, "rollback": 2, "rm": 2}
-    if verb not in counts or len(rest) != counts[verb]:
-        raise ValueError(f"there is no verb {verb} with {len(rest)} arguments")
-    path = os.path.abspath(rest[0])
-    if verb in ABOUT:
-        return lambda: _about(verb, path, rest[1:], group)
-    if verb == "verify":
-        return lambda: verify(path)
-    if verb == "highest":
-        return lambda: {"generation": places.highest(path)}
-    return lambda: copying.copy(path, os.path.abspath(rest[1]))
+    def changed(change: Callable[[str, str], dict[str, Any]], root: str, what: str, group: str | None) -> Any:
+        places.admit(root, group)
+        return change(root, what)
 
-
-def _about(verb: str, root: str, rest: list[str], group: str | None) -> dict[str, Any]:
-    from orchestrator.checkpoints import inventory, places
-
-    if verb in ("list", "read"):
-        return inventory.listed(root, read=verb == "read")
-    places.admit(root, group)
-    does = {
-        "pin": inventory.pin,
-        "unpin": inventory.unpin,
-        "rollback": inventory.rollback,
-        "rm": inventory.rm,
+    changes = (inventory.pin, inventory.unpin, inventory.rollback, inventory.rm)
+    return {
+        "verify": verify,
+        "seed": seed.seed,
+        "snapshot": safe.snapshot,
+        "list": lambda root, **_: inventory.listed(root),
+        "read": lambda root, **_: inventory.listed(root, read=True),
+        **{change.__name__: partial(changed, change) for change in changes},
     }
-    return does[verb](root, rest[0])
-
-
-def _options(words: list[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if word == "--from-scratch":
-            options[word] = ""
-        elif word in _OF_SEED:
-            options[word] = next(rest, "")
-        else:
-            raise ValueError(f"{word} is no option of seed")
-    for needed in ("--dir", "--generation"):
-        if not options.get(needed):
-            raise ValueError(f"{needed} is missing")
-    return options
 
 
 def _error(code: str, message: str, hint: str | None, status: int) -> int:

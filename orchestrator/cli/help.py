@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import click
 
@@ -12,9 +12,11 @@ from orchestrator.cli.session import Session
 Example = tuple[str, str]
 """A command line, and its effect. A test parses each one."""
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 
 class Command(click.Command):
-    """A command with properties for orch: `@click.command(cls=Command, examples=[(line, meaning)])`.
+    """A command with properties for orch: `@orch_command(examples=[(line, meaning)])`.
 
     `acts`: it changes something, so a person must know if it was cut short. `about_runs`: it is about a run, which may
     be one on Slurm.
@@ -52,6 +54,27 @@ class Group(Command, click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def subcommand(
+        self, name: str | None = None, **properties: Any
+    ) -> Callable[[Callable[..., Any]], click.Command]:
+        """Declare a command of the group, whose function gets the session first."""
+        return lambda function: self.command(name, **properties)(click.pass_obj(function))
+
+
+def orch_command(**properties: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Declare a command, whose function gets the session first. It returns an exit code, or nothing for 0."""
+    return lambda function: click.command(cls=Command, **properties)(click.pass_obj(function))
+
+
+def json_option(help: str = "Print a document, for scripts.") -> Callable[[_Function], _Function]:
+    """Declare `--json`, with which `Session.answer` prints a document."""
+    return click.option("--json", is_flag=True, expose_value=False, callback=_want_json, help=help)
+
+
+def _want_json(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if (session := ctx.find_object(Session)) is not None:  # there is none while a shell completes words
+        session.wants_json = value
 
 
 def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -56,11 +56,7 @@ class Item:
     def to_json(self) -> dict[str, Any]:
         """Return the document for `--json`."""
         return {
-            "run": self.run,
-            "host": self.host,
-            "what": self.what,
-            "state": self.state,
-            "bytes": self.bytes,
+            **{key: getattr(self, key) for key in ("run", "host", "what", "state", "bytes")},
             "age_s": None if self.age_s is None else round(self.age_s, 1),
             "pids": list(self.pids),
             "owner": str(self.owner) if self.owner is not None else None,

@@ -9,18 +9,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+from orchestrator.both import durable
+from orchestrator.both.distribution import distribution
+from orchestrator.cli.commands.doctor import examined
+from orchestrator.cli.commands.gc import on_hosts, remove
 from orchestrator.cli.host_queries import asker, confirm, is_interactive
+from orchestrator.cli.orphans import known
 from orchestrator.cli.session import Session
+from orchestrator.cli.watching import Watch
+from orchestrator.client import killing
+from orchestrator.client.choice import is_active, status_of
+from orchestrator.client.starting import ensure_coordinator
+from orchestrator.client.submit import snapshot
+from orchestrator.client.waiting import is_untold, trains
 from orchestrator.core.errors import OrchestratorError, SpecError
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, listed
-
-if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
-    from orchestrator.head.hosts.survey import Surveyed
+from orchestrator.head.code.needs import modules
+from orchestrator.head.hosts.survey import Surveyed
+from orchestrator.spec.load import load_spec
+from orchestrator.spec.plan import load_plan, plan_spec
+from orchestrator.spec.restoring import restoring, with_checkpoint
+from orchestrator.spec.sized import sized
 
 STEPS = 10
 _SAVES_EVERY_STEPS = 5
@@ -34,9 +48,6 @@ def answer(
     session: Session, file: str, heard: Sequence[Surveyed], data: Mapping[str, str], *, yes: bool
 ) -> int:
     """Say what the script of a new spec is, and try it on one of the hosts that were heard. Return the exit code."""
-    from orchestrator.cli.commands.doctor import examined
-    from orchestrator.spec.plan import load_plan
-
     try:
         plan, secrets = load_plan(file)
     except SpecError as e:  # its sentence says what the script lacks
@@ -61,10 +72,6 @@ def answer(
 
 def _say_read(session: Session, plan: Plan, heard: Sequence[Surveyed], data: Mapping[str, str]) -> None:
     """Say what the sources show: whether it is distributed, what it imports, reads and writes."""
-    from orchestrator.both.distribution import distribution
-    from orchestrator.head.code.needs import modules
-    from orchestrator.spec.restoring import restoring
-
     path = os.path.join(plan.workdir, plan.script)
     found = distribution(path, plan.root)
     made = sorted(name for name in found.strategies if name.endswith("Strategy"))
@@ -96,8 +103,6 @@ def _say_read(session: Session, plan: Plan, heard: Sequence[Surveyed], data: Map
 
 def _agrees_to_patch(session: Session, plan: Plan, *, yes: bool) -> bool:
     """Show what must change in a script that restores nothing, and change it once that is agreed to."""
-    from orchestrator.spec.restoring import with_checkpoint
-
     path = Path(plan.workdir, plan.script)
     if not plan.no_restore or plan.options.transparent:
         return False
@@ -115,8 +120,6 @@ def _agrees_to_patch(session: Session, plan: Plan, *, yes: bool) -> bool:
     if not yes and not (is_interactive(session) and confirm(session, f"Change {plan.script} so?")):
         session.say(f"{plan.script} stays as it is; --yes changes it so")
         return False
-    from orchestrator.both import durable
-
     durable.write(str(path), after, mode=path.stat().st_mode & 0o777)
     return True
 
@@ -124,8 +127,6 @@ def _agrees_to_patch(session: Session, plan: Plan, *, yes: bool) -> bool:
 def _try(session: Session, file: str, plan: Plan, secrets: Mapping[str, str], host: str) -> int:
     """Train on one host, kill the task, and see from where it goes on."""
     from orchestrator.cli.trials import begun
-    from orchestrator.client.starting import ensure_coordinator
-    from orchestrator.client.submit import snapshot
 
     trial = _trial(file, plan, host)
     session.paths.ensure()
@@ -177,9 +178,6 @@ def _proved(script: str, seen: Mapping[str, Any], events: Sequence[Mapping[str, 
 def _trial(file: str, plan: Plan, host: str) -> Plan:
     """Return the plan of the trial: one task on one host, which saves every few steps where orch saves for it."""
     from orchestrator.cli.trials import trial_of
-    from orchestrator.spec.load import load_spec
-    from orchestrator.spec.plan import plan_spec
-    from orchestrator.spec.sized import sized
 
     spec = load_spec(file)
     own = plan_spec(sized(spec, plan, 1), Path(file).absolute().parent)
@@ -199,15 +197,12 @@ def _trial(file: str, plan: Plan, host: str) -> Plan:
         options=replace(own.options, dies_after=STEPS),
         no_restore=plan.no_restore,
         rescues=plan.rescues,
+        no_handover=plan.no_handover,
     )
 
 
 def _to_its_proof(session: Session, run: Mapping[str, Any]) -> Mapping[str, Any]:
     """Wait until it trains again after its kill, has ended, or will not be killed. Return the run's status."""
-    from orchestrator.cli.watching import Watch
-    from orchestrator.client.choice import is_active
-    from orchestrator.client.waiting import is_untold, trains
-
     reached_at: list[float] = []
 
     def is_over(seen: Mapping[str, Any]) -> bool:
@@ -219,18 +214,11 @@ def _to_its_proof(session: Session, run: Mapping[str, Any]) -> Mapping[str, Any]
         return not is_active(seen) or is_untold(seen) or is_late
 
     watch = Watch(session, session.client(), run, until=is_over, say=lambda _text: None, timeout_s=_LIMIT_S)
-    while watch.poll():
-        pass
-    return watch.run
+    return watch.to_its_end()
 
 
 def _end(session: Session, trial: Plan, run: Mapping[str, Any]) -> None:
     """End the trial, and remove it on the host and here. What failed stays, for `orch why`."""
-    from orchestrator.cli.commands.gc import on_hosts, remove
-    from orchestrator.cli.orphans import known
-    from orchestrator.client import killing
-    from orchestrator.client.choice import is_active, status_of
-
     client = session.client()
     seen = status_of(client, run)
     if is_active(seen):

@@ -57,6 +57,8 @@ class Session(Environment):
         colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self.paint = Paint(on=colour and self.out_is_terminal)
         self.paint_err = Paint(on=colour and err.isatty())
+        self.wants_json = False
+        """Whether the command was given `--json`."""
         self._is_rewritten = False
         """Whether the last line on the terminal is to make room for the next one."""
 
@@ -89,6 +91,13 @@ class Session(Environment):
         """Write a JSON document to stdout; `indent=None` for JSON lines."""
         text = json.dumps(document, indent=indent, ensure_ascii=False)
         self.put(_UNESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+    def answer(self, document: Mapping[str, Any], *lines: str) -> None:
+        """Write the document if the command was given `--json`; else the lines for people."""
+        if self.wants_json:
+            self.put_json(document)
+        for line in () if self.wants_json else lines:
+            self.put(line)
 
     def say(self, text: str) -> None:
         """Write a message to stderr, folded to its terminal. A stderr that fails does not end the command."""

@@ -7,17 +7,17 @@ the old coordinator orders. So the old gang has ended before the new one begins,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, must_confirm, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core import conflicts
 from orchestrator.core.errors import Refused
+from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.core.state.owner import Driven, Owner
-
-if TYPE_CHECKING:
-    from orchestrator.core.plan import HostPlan, Plan
-    from orchestrator.head.links.query import Asker
+from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
+from orchestrator.head.links import ownership
+from orchestrator.head.links import requests as orders
+from orchestrator.head.links.query import Asker
 
 
 def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
@@ -55,9 +55,6 @@ def _refuse_elsewhere(left: Sequence[Driven]) -> None:
 
 
 def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tuple[HostPlan, Driven]]:
-    from orchestrator.head.links import ownership
-    from orchestrator.head.links import requests as orders
-
     directory = plan.checkpoint.dir if plan.checkpoint is not None else None
     hosts = {host.connection: host for host in plan.hosts}.values()
     answers = ask.ask([(host, [orders.drivers(directory)]) for host in hosts], timeout_s=TIMEOUT_S)
@@ -77,9 +74,6 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
 
 def _end(ask: Asker, plan: Plan, owner: Owner, driven: Sequence[tuple[HostPlan, Driven]]) -> None:
     """Fence off these runs and kill them. Raises Refused if that fails."""
-    from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
-    from orchestrator.head.links import requests as orders
-
     # Each host gets an epoch above its own: an epoch that another host reports does not count there.
     asked = [(host, orders.end_anothers(run, owner, run.epoch + EPOCHS_UNHEARD)) for host, run in driven]
     problems = []

@@ -31,11 +31,9 @@ def begun(
     session: Session, plan: Plan, secrets: Mapping[str, str], code: str, *, doing: str
 ) -> dict[str, str]:
     """Begin a trial from scratch with the snapshot of this digest. Raises Refused if one of its name goes on."""
-    from pydantic import TypeAdapter
+    from orchestrator.client.submit import plan_document
 
-    from orchestrator.core.plan import Plan
-
-    document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
+    document = {"plan": plan_document(plan), "secrets": dict(secrets)}
     answer = session.client().post("/v1/runs", {**document, "from_scratch": True, "code": code})
     if not answer.get("created"):
         raise Refused(f"{plan.name} is being {doing} already", hint=f"`orch kill {plan.name}` ends it")
@@ -64,10 +62,8 @@ def to_its_end(
         timeout_s=timeout_s,
     )
     try:
-        while watch.poll():
-            pass
+        return watch.to_its_end()
     except (KeyboardInterrupt, OrchestratorError):
         client.post(f"/v1/runs/{plan.name}/kill", {"force": False})
         session.say(f"Stopped; {plan.name} is being ended")
         raise
-    return watch.run

@@ -64,12 +64,9 @@ class Client:
             SpecError: The file is invalid; one line for each diagnostic.
             Refused: Another run of that name is active.
         """
-        from orchestrator.client.submit import submit
+        from orchestrator.client.submit import Start, submit
 
-        submitted = submit(
-            os.fspath(file),
-            self._environment,
-            self._api,
+        start = Start(
             again=from_scratch,
             go_on=go_on,
             check=check,
@@ -77,6 +74,7 @@ class Client:
             restart=restart,
             wait_for_hosts=wait_for_hosts,
         )
+        submitted = submit(os.fspath(file), self._environment, self._api, start)
         return Run(self._environment, submitted.name, submitted.run_id)
 
     def run(self, name: str | None = None) -> Run:
@@ -169,17 +167,9 @@ class Run:
         def is_over(seen: Mapping[str, Any]) -> bool:
             return not is_active(seen) or seen.get("phase") == until
 
-        wait = Wait(
-            self._environment,
-            self._api,
-            self._chosen,
-            until=is_over,
-            say=self._environment.warn,
-            timeout_s=timeout_s,
-        )
-        while wait.poll():
-            pass
-        return dict(wait.run)
+        say = self._environment.warn
+        wait = Wait(self._environment, self._api, self._chosen, until=is_over, say=say, timeout_s=timeout_s)
+        return dict(wait.to_its_end())
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[Document]:
         """Yield the events in order, and new ones until the run has ended."""

@@ -6,19 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.conflicts import saves_where
+from orchestrator.core.differences import Change, differences
+from orchestrator.core.differences import sentence as of_spec
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.plan import TASK_TYPES
-
-if TYPE_CHECKING:
-    from orchestrator.core.differences import Change
-    from orchestrator.core.plan import Plan
-    from orchestrator.core.state.run import Run
-    from orchestrator.head.code.snapshots import Code, Snapshot
-    from orchestrator.head.node.paths import Paths
-    from orchestrator.reporting.code_changes import FileChange
+from orchestrator.core.plan import TASK_TYPES, Plan
+from orchestrator.core.state.run import Run
+from orchestrator.head.code import codetree
+from orchestrator.head.code.snapshots import Code, Snapshot, Snapshots, code_in
+from orchestrator.head.node.paths import Paths
+from orchestrator.reporting.code_changes import FileChange, changes
+from orchestrator.reporting.code_changes import sentence as of_code
+from orchestrator.spec.plan import load_plan
 
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 """A word that begins an option; `-0.5` is a value."""
@@ -103,9 +104,6 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """Return a sentence such as `train.py: 12 lines; args --lr: 0.1 -> 0.01`."""
-        from orchestrator.core.differences import sentence as of_spec
-        from orchestrator.reporting.code_changes import sentence as of_code
-
         parts = [of_code(self.code or ()), of_spec(self.spec)]
         parts.append(", ".join(package.sentence for package in self.packages or ()))
         return "; ".join(part for part in parts if part)
@@ -113,10 +111,6 @@ class Comparison:
 
 def with_now(paths: Paths, run: Run, plan: Plan, taken: Snapshot | None = None) -> Comparison:
     """Compare a run with a plan and with the plan's code: the snapshot, or the working directory as it is now."""
-    from orchestrator.core.differences import differences
-    from orchestrator.head.code import codetree
-    from orchestrator.head.code.snapshots import code_in
-
     if taken is None:
         tree = codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max, plan.withheld)
         now = code_in(plan.workdir, tree)
@@ -127,8 +121,6 @@ def with_now(paths: Paths, run: Run, plan: Plan, taken: Snapshot | None = None) 
 
 def with_run(paths: Paths, old: Run, new: Run) -> Comparison:
     """Compare a run with another one."""
-    from orchestrator.core.differences import differences
-
     code = _code(_of(paths, old), _of(paths, new))
     return Comparison(tuple(differences(old.submitted, new.submitted)), code, _packages(old, new))
 
@@ -149,8 +141,6 @@ def before_it(runs: list[Run], run: Run) -> Run | None:
 
 def plan_of_now(run: Run) -> tuple[str, Plan]:
     """Return the cluster spec from which a run was submitted, and its current plan."""
-    from orchestrator.spec.plan import load_plan
-
     file = next((host.spec for host in run.plan.hosts if host.spec), "")
     if not file:
         raise OrchestratorError(
@@ -181,14 +171,10 @@ def document(comparison: Comparison) -> Mapping[str, Any]:
 
 
 def _of(paths: Paths, run: Run) -> Code | None:
-    from orchestrator.head.code.snapshots import Snapshots
-
     return Snapshots(paths.state_dir).code_of(run.run_id)
 
 
 def _code(old: Code | None, new: Code | None) -> tuple[FileChange, ...] | None:
-    from orchestrator.reporting.code_changes import changes
-
     if old is None or new is None:
         return None
     return tuple(changes(old.files, old.text, new.files, new.text))

@@ -14,23 +14,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from orchestrator import __version__
 from orchestrator.client.choice import is_active
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.protocol import measures
 from orchestrator.protocol.limits import first_metrics
 from orchestrator.protocol.measures import Measure
 
 Document = Mapping[str, Any]
 
-PHASES = (
-    "QUEUED",
-    "PENDING",
-    "RENDEZVOUS",
-    "RUNNING",
-    "STOPPING",
-    "BACKOFF",
-    "SUCCEEDED",
-    "FAILED",
-    "KILLED",
-)
 
 RUNS_MAX = 200
 """Only the newest runs have metrics. A coordinator keeps fifty ended runs."""
@@ -154,8 +144,8 @@ def families(document: Document | None) -> Iterator[Metric]:
     )
     restarts = CounterMetricFamily("orch_run_restarts", "Restarts after a failure.", labels=["run"])
     for name, run in runs.items():
-        for phase in PHASES:
-            phases.add_metric([name, phase], float(run.get("phase") == phase))
+        for phase in Phase:
+            phases.add_metric([name, phase.value], float(run.get("phase") == phase.value))
         restarts.add_metric([name], float(run.get("restarts") or 0))
     yield from (phases, restarts)
     yield from _RUN.metrics([([name], run) for name, run in runs.items()])

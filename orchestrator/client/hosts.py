@@ -10,7 +10,7 @@ from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
 from orchestrator.core.plan import SLOT
-from orchestrator.core.pool import Known
+from orchestrator.core.pool import Known, machine
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
@@ -24,35 +24,34 @@ SCHEMA = 1
 
 
 def document(environment: Environment, file: str | None) -> dict[str, Any]:
-    """Return the document of `orch hosts --json`: the hosts of this cluster spec, else those of the active runs.
+    """Return the document of `orch hosts --json`: the hosts of this file, or of the user's inventory and active runs.
 
     Raises:
-        UsageError: No file is given, and no run is active.
+        UsageError: No file is given, there is no inventory, and no run is active.
     """
-    plans = _file_hosts(file) if file is not None else _active_hosts(environment)
+    from orchestrator.spec.own_inventory import chosen, own
+    from orchestrator.spec.plan import load_hosts
+
+    file = file or chosen.get()
+    plans = load_hosts(file) if file else _active_hosts(environment, load_hosts(own()) if own() else ())
     answers = ask(environment, plans)
     state_of = _by_coordinator(environment)
     hosts = [{**_UNTOLD, **_host(answer), **state_of(answer.host)} for answer in answers]
     return {"schema": SCHEMA, "hosts": hosts}
 
 
-def _file_hosts(file: str) -> list[HostPlan]:
-    from orchestrator.spec.plan import load_plan
-
-    return list(load_plan(file)[0].hosts)
-
-
-def _active_hosts(environment: Environment) -> list[HostPlan]:
+def _active_hosts(environment: Environment, listed: Sequence[HostPlan]) -> list[HostPlan]:
     try:
         runs = known_runs(environment)
     except JournalError:
         runs = []
-    hosts = [host for run in runs if not run.phase.is_terminal for host in run.plan.hosts]
+    hosts = [*listed, *(host for run in runs if not run.phase.is_terminal for host in run.plan.hosts)]
     if not hosts:
         raise UsageError(
-            "no run is active, so no hosts are known", hint="name a file: `orch hosts cluster.yaml`"
+            "no run is active, so no hosts are known",
+            hint="name a file, a cluster spec or an inventory: `orch hosts lab.yaml`",
         )
-    return list({host.connection: host for host in hosts}.values())
+    return list({machine(host): host for host in reversed(hosts)}.values())[::-1]
 
 
 def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]]:

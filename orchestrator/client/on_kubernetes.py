@@ -10,19 +10,22 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core.errors import OrchestratorError, Refused, SpecError, WaitTimedOut
+from orchestrator.core.plan import Plan
+from orchestrator.head.api.client import Client
+from orchestrator.head.code import bundle
+from orchestrator.head.code.codetree import survey
 from orchestrator.head.reach.kubernetes import lent, pods
 from orchestrator.head.reach.kubernetes.commands import KubernetesFailed, find
-
-if TYPE_CHECKING:
-    from orchestrator.core.plan import Plan
-    from orchestrator.head.api.client import Client
-    from orchestrator.spec.kubernetes.hosts import PodWishes
-    from orchestrator.spec.kubernetes.objects import Manifest
+from orchestrator.spec.kubernetes import hosts, objects
+from orchestrator.spec.kubernetes.hosts import PodWishes, refusals
+from orchestrator.spec.kubernetes.objects import Manifest, place_of
+from orchestrator.spec.load import located
+from orchestrator.spec.plan import load_plan, pod_wishes_of
 
 _POLL_S = 1.0
 _RETURN_S = 15.0
@@ -32,15 +35,8 @@ _RETURN_POLL_S = 0.25
 
 def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
     """Return the pods of a file's run, and whether this call created them. Raises SpecError, KubernetesFailed."""
-    from orchestrator.head.code.codetree import survey
-    from orchestrator.spec.kubernetes import hosts, objects
-    from orchestrator.spec.plan import load_plan, pod_wishes_of
-
     plan, _ = load_plan(file)
     wishes = pod_wishes_of(file)
-    from orchestrator.spec.kubernetes.hosts import refusals
-    from orchestrator.spec.load import located
-
     refused = [located(file, loc, words) for loc, words in refusals(plan)]
     if refused:
         raise SpecError("\n".join(refused))
@@ -75,8 +71,6 @@ def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
 
 def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
     """Return the manifest of the claim for checkpoints, if the claim does not exist yet."""
-    from orchestrator.spec.kubernetes import hosts
-
     if not made.claim:
         return []
     existing = made.cluster.items("persistentvolumeclaims", f"--field-selector=metadata.name={made.claim}")
@@ -95,9 +89,6 @@ def _claim(plan: Plan, wishes: PodWishes, made: lent.Lent) -> list[Manifest]:
 
 
 def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
-    from orchestrator.head.code import bundle
-    from orchestrator.spec.kubernetes import hosts
-
     items = [
         *_claim(plan, wishes, made),
         *hosts.pod_manifests(plan, wishes, bundle.packed(), made.id, made.first),
@@ -105,9 +96,6 @@ def _create(file: str, plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir
     # The server checks all objects, and a pod if we may create one, before anything is created.
     # Raises: SpecError: it refuses something in the file, in its own words. KubernetesFailed: it refuses for another
     # reason.
-    from orchestrator.spec.kubernetes.objects import place_of
-    from orchestrator.spec.load import located
-
     wanted = list(items)
     if made.cluster.may("create", "pods"):  # limits and pod security apply only to pods
         template = items[-1]["spec"]["template"]
@@ -173,10 +161,6 @@ def wait_for_pods(
 
 
 def _with_place(file: str, why: str, hint: str) -> str:
-    from orchestrator.spec.kubernetes.objects import place_of
-    from orchestrator.spec.load import located
-    from orchestrator.spec.plan import pod_wishes_of
-
     try:
         return located(file, place_of(why, pod_wishes_of(file)), hint)
     except SpecError:

@@ -39,9 +39,7 @@ def script_of(file: str, environment: Environment) -> str:
 
 def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[job.Job, bool]:
     """Submit the run of a file. Return the job, and whether it is new. A queued or running job is left alone."""
-    from pydantic import TypeAdapter
-
-    from orchestrator.client.submit import snapshot
+    from orchestrator.client.submit import plan_document, snapshot
     from orchestrator.head.code.snapshots import Snapshots
     from orchestrator.spec.plan import load_recipients
 
@@ -65,7 +63,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(state_dir, "status.json"))  # of the previous job
     what = {
-        "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
+        "plan": plan_document(plan),
         "secrets": secrets,
         "from_scratch": from_scratch,
         "requeue": wish.requeue,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.errors import JournalError, UsageError
+from orchestrator.head.coordinator.status import SCHEMA, run_document
+from orchestrator.head.journal import reading
 from orchestrator.head.node.paths import Paths
+from orchestrator.head.records import plan_copies
+from orchestrator.head.records.accounts import Accounts
 from orchestrator.protocol import measures
-
-if TYPE_CHECKING:
-    from orchestrator.head.records.accounts import Accounts
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", *measures.TASK))
 """The fields of a task that only heartbeats have."""
@@ -33,21 +34,16 @@ def status(
         last_answer: the coordinator's last status, and when it arrived (Unix time). It is used for runs without newer
             decisions in the journal; without it, the step is the last one in the run's history.
     """
-    from orchestrator.head.coordinator.status import SCHEMA, run_document
-    from orchestrator.head.journal import reading as journal_reading
-    from orchestrator.head.records import accounts as head_accounts
-    from orchestrator.head.records import plan_copies
-
     written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
     try:
-        contents = journal_reading.read_runs(paths.journal)
+        contents = reading.read_runs(paths.journal)
         kept = contents.kept
     except JournalError:
         return None
     if not any(written):
         return None
     age_s = round(max(0.0, now - max(written)), 1)
-    accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir, clock=lambda: now - age_s)
+    accounts = accounts or Accounts(paths.journal, paths.run_dir, clock=lambda: now - age_s)
     times = accounts.accounts_of([entry.run.run_id for entry in kept])
     runs = [run_document(entry.run, now=entry.written_at + age_s, times=times) for entry in kept]
     live = (
@@ -81,9 +77,6 @@ def archived(paths: Paths, run_id: str, *, now: float, accounts: Accounts) -> di
     Args:
         now: the Unix time.
     """
-    from orchestrator.head.coordinator.status import run_document
-    from orchestrator.head.journal import reading
-
     kept = reading.archived(paths, run_id)
     if kept is None:
         raise UsageError(f"there is no run {run_id!r}", hint="`orch status` shows all")

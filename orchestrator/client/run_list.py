@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import OrchestratorError, UsageError
@@ -54,11 +54,8 @@ class Listed:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
-        changes = [{"key": change.key, "old": change.old, "new": change.new} for change in self.differs]
-        own = {"run_id": self.run_id, "name": self.name, "phase": self.phase, "created": self.created}
-        known = {"ended": self.ended, "global_step": self.step, "restarts": self.restarts}
-        found = {"metrics": self.metrics, "first_cause": self.cause}
-        return {**own, **known, **found, "differs": changes, "other_code": self.other_code}
+        names = {"step": "global_step", "cause": "first_cause"}
+        return {names.get(key, key): value for key, value in asdict(self).items()}
 
 
 def listed(environment: Environment, name: str | None = None) -> list[Listed]:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import JournalError, OrchestratorError, SomeHostsOnly
+from orchestrator.core.plan import ENVIRONMENTS
 from orchestrator.core.words import counted, duration, listed
+from orchestrator.head.code import bundle
+from orchestrator.head.coordinator.main import transports
+from orchestrator.head.hosts.environments import Maker, SetUp
+from orchestrator.head.hosts.wheels import Wheels
 from orchestrator.reporting.findings import id_of
-
-if TYPE_CHECKING:
-    from orchestrator.head.hosts.environments import SetUp
+from orchestrator.spec.plan import load_environment
 
 
 def set_up(file: str, environment: Environment) -> list[SetUp] | None:
     """Make the environment on hosts that lack it; None if the spec has none. Raises SpecError."""
-    from orchestrator.spec.plan import load_environment
-
     asked, hosts = load_environment(file)
     if asked is None:
         return None
-    from orchestrator.head.code import bundle
-    from orchestrator.head.coordinator.main import transports
-    from orchestrator.head.hosts.environments import Maker
-    from orchestrator.head.hosts.wheels import Wheels
-
     environment.paths.ensure()
     environment.say(f"{file}: setting up {listed([host.name for host in hosts])} …")
     wheels = Wheels(asked, environment.paths.wheels, environment.say)
@@ -36,8 +32,6 @@ def set_up(file: str, environment: Environment) -> list[SetUp] | None:
 
 def _used(environment: Environment) -> Iterator[str]:
     """Yield the environments of all runs that have not ended, including queued ones."""
-    from orchestrator.core.plan import ENVIRONMENTS
-
     try:
         runs = known_runs(environment)
     except JournalError:

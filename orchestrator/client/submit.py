@@ -29,6 +29,25 @@ if TYPE_CHECKING:
 
 EXAMINE_S = 60.0
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run is to begin."""
+
+    again: bool = False
+    """At step 0, with older checkpoints set aside."""
+    go_on: bool = False
+    """From the checkpoint of the newest run of this name, if that has finished."""
+    restart: bool = False
+    """After the end of the active run of this name, if its spec or its code differs."""
+    queue: bool = False
+    """Once its GPUs are free, like `queue:` of the spec."""
+    check: bool = True
+    """Whether to check that the hosts are there, and reach each other."""
+    wait_for_hosts: bool = False
+    """Although a host does not answer; the run waits for it."""
+
+
 _END_S = 900.0
 """How long a run may take to reach its next checkpoint and end before another replaces it."""
 
@@ -52,15 +71,10 @@ def submit(
     file: str,
     environment: Environment,
     client: Client,
+    start: Start,
     *,
-    again: bool = False,
-    go_on: bool = False,
-    restart: bool = False,
-    queue: bool = False,
     before: Before | None = None,
     place: Place | None = None,
-    check: bool = True,
-    wait_for_hosts: bool = False,
     code: Snapshot | None = None,
 ) -> Submitted:
     """Submit the plan of this file. An active run with the same plan is left alone.
@@ -69,14 +83,9 @@ def submit(
         file: the cluster spec.
         environment: of the caller.
         client: of the coordinator.
-        again: start at step 0, and set older checkpoints aside.
-        go_on: if the newest run of this name has finished, go on from its checkpoint.
-        restart: end the active run of this name first, if its spec or its code differs.
-        queue: let the run wait until its GPUs are free, like `queue:` of the spec.
+        start: how it is to begin.
         before: see `Before`.
         place: replaces the plan's hosts by those that an engine provides.
-        check: whether to check that the hosts are there, and reach each other.
-        wait_for_hosts: begin although a host does not answer; the run waits for it.
         code: the snapshot of the code, where it was taken before; it is taken now otherwise.
     """
     from orchestrator.core.plan import QueuePlan
@@ -85,10 +94,10 @@ def submit(
     from orchestrator.spec.plan import load_plan
 
     # Who restarts asks for the checkpoint, also where the run has just finished.
-    wish = next_training.chosen(again=again, go_on=go_on or (restart and not again))
+    wish = next_training.chosen(again=start.again, go_on=start.go_on or (start.restart and not start.again))
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
-    plan = replace(plan, queue=plan.queue or QueuePlan()) if queue else plan
+    plan = replace(plan, queue=plan.queue or QueuePlan()) if start.queue else plan
     load_own(environment.paths.notify)  # the user must learn now if no message can be sent later
     environment.paths.ensure()
     code = code or _snapshot_unless_running(file, plan, environment.paths.state_dir, client)
@@ -97,28 +106,28 @@ def submit(
         before(coordinator, plan)
     last = _newest(client, plan.name)
     running = last is not None and is_active(last)
-    begins = next_training.Next(again) if running else _next_training(environment, last, plan, code, wish)
+    begins = (
+        next_training.Next(start.again) if running else _next_training(environment, last, plan, code, wish)
+    )
     if last is not None and begins.finished:
         return Submitted(str(last["run_id"]), plan.name, created=False, finished=begins.finished)
     if begins.said:
         environment.say(begins.said)
-    if restart or not running:
+    if start.restart or not running:
         from orchestrator.client.setting_up import refuse, set_up
 
         refuse(set_up(file, environment) or [], file)
-    if check and (restart or not running):
-        plan = _examined(plan, environment, client, running=running, patient=wait_for_hosts or running)
-    ended = _end_older(environment, client, plan, code) if restart else None
+        if start.check:
+            patient = start.wait_for_hosts or running
+            plan = _examined(plan, environment, client, running=running, patient=patient)
+    ended = _end_older(environment, client, plan, code) if start.restart else None
     try:
-        from pydantic import TypeAdapter
-
-        from orchestrator.core.plan import Plan
         from orchestrator.spec.plan import load_recipients
 
         answer = client.post(
             "/v1/runs",
             {
-                "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
+                "plan": plan_document(plan),
                 "secrets": dict(secrets),
                 "from_scratch": begins.from_scratch,
                 "code": code.digest if code is not None else "",
@@ -221,12 +230,9 @@ def placed_now(plan: Plan, client: Client, *, look: bool = True) -> tuple[Plan, 
 
     With `look`, the hosts are asked what others hold there. Raises UsageError if the coordinator is an older one.
     """
-    from pydantic import TypeAdapter
+    from orchestrator.core.plan import TaskId, TaskPlan
 
-    from orchestrator.core.plan import Plan, TaskId, TaskPlan
-
-    body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
-    document = client.post("/v1/place", {**body, "look": look}, timeout_s=EXAMINE_S)
+    document = client.post("/v1/place", {"plan": plan_document(plan), "look": look}, timeout_s=EXAMINE_S)
     tasks = tuple(
         TaskPlan(
             TaskId.parse(task["task"]), task["host"], tuple(task["gpus"]), task["slot"], task["host_slot"]
@@ -266,19 +272,14 @@ def examined(
     Raises:
         Refused: a host does not answer, or hosts do not reach each other; a line for each.
     """
-    from pydantic import TypeAdapter
-
-    from orchestrator.core.plan import Plan
-
     used = [plan.host(name) for name in plan.hosts_used]
     is_here = len(used) < 2 and all(host.transport == "local" for host in used)
     if is_here or any(host.transport not in ("ssh", "local") for host in plan.hosts):
         return plan
     goal = "reach each other" if len(used) > 1 else "is there"
     environment.say(f"checking that {counted(len(plan.hosts), 'host')} {goal} …")
-    body = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json")}
     try:
-        answer = client.post("/v1/examine", body, timeout_s=EXAMINE_S)
+        answer = client.post("/v1/examine", {"plan": plan_document(plan)}, timeout_s=EXAMINE_S)
     except UsageError:
         return plan  # an older coordinator
     # Without all of its replicas it can begin, and spares are not needed yet
@@ -308,6 +309,16 @@ def examined(
         plan,
         hosts=tuple(replace(host, seen_address=addresses.get(host.name, "")) for host in plan.hosts),
     )
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return the plan as the coordinator takes it."""
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+
+    document: dict[str, Any] = TypeAdapter(Plan).dump_python(plan, mode="json")
+    return document
 
 
 def snapshot(file: str, plan: Plan, state_dir: str) -> Snapshot:

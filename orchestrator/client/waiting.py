@@ -120,6 +120,12 @@ class Wait:
         """Return whether the coordinator did not answer the last poll, so that `run` is out of date."""
         return self._away_since is not None
 
+    def to_its_end(self) -> Mapping[str, Any]:
+        """Poll until `until` holds, and return the run's last status. It raises what `poll` does."""
+        while self.poll():
+            pass
+        return self.run
+
     def poll(self) -> bool:
         """Poll once, then wait for an event of the run or for a moment. Return False once `until` holds.
 

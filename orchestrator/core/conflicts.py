@@ -6,13 +6,16 @@ Pure functions of the runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import cast
 
 from orchestrator.core.differences import differences, sentence
 from orchestrator.core.errors import Refused
-from orchestrator.core.plan import LEASING, Gpu, Plan, lease_in_words
+from orchestrator.core.plan import LEASING, Gpu, HostPlan, Plan, TaskId, TaskPlan, lease_in_words
 from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.core.state.phase_states import Phase
+from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Problem, Run
 
 _SPARE = "a spare"
@@ -64,8 +67,8 @@ def refuse_start(
             )
         if plan.has_choice:
             continue  # `pool` finds it another place
-        held = _gpus_of(run.plan, run.placed, numbers)
-        for place, (gpu, host, user) in _gpus_of(plan, plan, numbers).items():
+        held = _gpus_of(run.plan, run.placed.tasks, numbers)
+        for place, (gpu, host, user) in _gpus_of(plan, plan.tasks, numbers).items():
             if place not in held:
                 continue
             _, _, holder = held[place]
@@ -181,29 +184,66 @@ def saves_where(plan: Plan) -> tuple[str, str] | None:
     return None if plan.checkpoint is None else (plan.checkpoint.volume, plan.checkpoint.dir)
 
 
-def needs(
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a run needs or has for itself alone."""
+
+    needs: Mapping[object, str]
+    """What it is to the queue, and in words: GPUs (its spares' too), slots and the checkpoint directory."""
+    users: Mapping[str, Mapping[Gpu, str]] = field(default_factory=dict)
+    """By the address of the host: who has each of its GPUs and slots, for people."""
+    tasks: tuple[str, ...] = ()
+    """The addresses of its tasks."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """By address: how much memory they have asked for."""
+
+
+def holding(run_id: str, plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]) -> Holding:
+    """Return what a run needs for itself alone. It is reckoned once for each plan: many runs are asked at once."""
+    tasks = cast("Roster[TaskId, TaskPlan]", plan.tasks)
+    held, by_uuid = tasks.once(_holding, run_id, plan, placed.tasks)
+    return _holding(tasks, run_id, plan, placed.tasks, numbers)[0] if by_uuid and numbers else held
+
+
+def _holding(
+    _tasks: object,
+    run_id: str,
     plan: Plan,
-    placed: Plan,
-    numbers: Mapping[tuple[str, Gpu], int],
-    hosts: Collection[str] | None = None,
-) -> dict[object, str]:
-    """Return what a run needs for itself alone, each with its name for people: GPUs (its spares' too) and directory.
-
-    With `hosts`, return only its GPUs on those hosts.
-    """
+    there: Sequence[TaskPlan],
+    numbers: Mapping[tuple[str, Gpu], int] = MappingProxyType({}),
+) -> tuple[Holding, bool]:
+    """Return the same, and whether it is reckoned anew where the numbers of GPUs are known: it names their UUIDs."""
+    leased = _gpus_of(plan, there, numbers)
+    users: dict[str, dict[Gpu, str]] = {}
+    for (address, lease), (_, _, user) in leased.items():
+        users.setdefault(address, {})[lease] = f"{user} of {run_id}"
     needed: dict[object, str] = {
-        place: f"{lease_in_words(gpu)} of {host}"
-        for place, (gpu, host, _) in _gpus_of(plan, placed, numbers).items()
-        if hosts is None or host in hosts
+        key: f"{lease_in_words(gpu)} of {host}" for key, (gpu, host, _) in leased.items()
     }
-    if plan.checkpoint is not None and hosts is None:
+    if plan.checkpoint is not None:
         needed[saves_where(plan)] = plan.checkpoint.dir
-    return needed
+    by_uuid = any(isinstance(gpu, str) for gpu, _, _ in leased.values())
+    asked = {ask.type: ask.memory_bytes for ask in plan.needs if ask.memory_bytes is not None}
+    memory: dict[str, int] = {}
+    for task in there if asked else ():
+        address = plan.host(task.host).address
+        memory[address] = memory.get(address, 0) + asked.get(task.id.type, 0)
+    return Holding(needed, users, tuple(plan.host(task.host).address for task in there), memory), by_uuid
 
 
-def users(plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]) -> dict[object, str]:
-    """Return who of the run has each of its GPUs and slots."""
-    return {key: user for key, (_, _, user) in _gpus_of(plan, placed, numbers).items()}
+def left_over(
+    run_id: str, plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int], hosts: Collection[str]
+) -> Holding:
+    """Return what of an ended run may be left on these hosts."""
+    leased = {key: of for key, of in _gpus_of(plan, placed.tasks, numbers).items() if of[1] in hosts}
+    users: dict[str, dict[Gpu, str]] = {}
+    for address, lease in leased:
+        users.setdefault(address, {})[lease] = f"what may be left of {run_id}"
+    return Holding({key: f"{lease_in_words(gpu)} of {host}" for key, (gpu, host, _) in leased.items()}, users)
+
+
+def _spares(hosts: Iterable[HostPlan]) -> list[HostPlan]:
+    return [host for host in hosts if host.spare]
 
 
 def leased_gpus(run: Run, name: str) -> list[Gpu]:
@@ -214,7 +254,7 @@ def leased_gpus(run: Run, name: str) -> list[Gpu]:
     """
     if run.phase.is_terminal or run.plan.host(name).transport not in LEASING:
         return []
-    gpus = _gpus_of(run.plan, run.placed, {})
+    gpus = _gpus_of(run.plan, run.placed.tasks, {})
     return sorted((gpu for gpu, host, _ in gpus.values() if host == name), key=str)
 
 
@@ -232,15 +272,17 @@ def gpu_numbers(runs: Iterable[Run]) -> dict[tuple[str, Gpu], int]:
 
 
 def _gpus_of(
-    plan: Plan, placed: Plan, numbers: Mapping[tuple[str, Gpu], int]
+    plan: Plan, there: Sequence[TaskPlan], numbers: Mapping[tuple[str, Gpu], int]
 ) -> dict[tuple[str, Gpu], tuple[Gpu, str, str]]:
     """Return a run's GPUs and slots by address and number, or UUID where the number is unknown.
 
     Each has its name in the spec, its host, and the task that holds it or will, or that it is a spare's.
     """
-    held = [(host.name, _SPARE, host.leases) for host in plan.hosts if host.spare]
+    spares = cast("Roster[str, HostPlan]", plan.hosts).once(_spares)
+    held = [(host.name, _SPARE, host.leases) for host in spares]
     # Tasks that were left out of this generation may come back in the next one
-    held += [(task.host, str(task.id), task.leases) for task in (*plan.tasks, *placed.tasks)]
+    tasks = plan.tasks if there is plan.tasks else (*plan.tasks, *there)
+    held += [(task.host, str(task.id), task.leases) for task in tasks]
     return {
         (address, numbers.get((address, gpu), gpu)): (gpu, host, user)
         for host, user, gpus in held

@@ -98,7 +98,7 @@ def _needs(old: Plan, new: Plan) -> Iterator[Change]:
     """Yield what is asked of the hosts otherwise; how many tasks and GPUs there are is said by the tasks."""
     before = {ask.type: ask for ask in old.needs}
     for ask in new.needs if old.needs else ():
-        for key in ("on", "labels", "gpu_bytes", "together"):
+        for key in ("on", "labels", "gpu_bytes", "memory_bytes", "together"):
             if (was := before.get(ask.type)) is not None:
                 yield from _values(f"tasks.{ask.type}.{key}", getattr(was, key), getattr(ask, key))
 

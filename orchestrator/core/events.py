@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.ends import Exit
 from orchestrator.core.faults import Fault
+from orchestrator.core.measured import HostMeasures
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.core.pool import Placed
 from orchestrator.core.state.checkpoint import Seed
@@ -101,12 +102,11 @@ class HostReported(Event):
 
     host: str
     tasks: tuple[TaskReport, ...]
-    measured: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str | bool] = field(default_factory=dict)
+    measured: HostMeasures = field(default_factory=HostMeasures)
     dir_silent_s: float = 0.0
+    """How long the checkpoint directory has been asked and has not answered."""
     dir_missing: bool | None = None
     """Whether the checkpoint directory is not the one that the run shares; None: it was not looked at."""
-    """How long the checkpoint directory has been asked and has not answered."""
     dir_free_bytes: int | None = None
     unkillable: tuple[Unkillable, ...] = ()
     gpu_loads: tuple[GpuLoad, ...] = ()

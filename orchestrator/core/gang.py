@@ -80,7 +80,7 @@ def step_max(run: Run) -> int | None:
     saved = [(each.saved_step or 0) + 2 * each.every_steps for each in saves]
     if not told or run.best_step is None:
         return None
-    pace = max((task.progress.steps_per_s or 0.0 for task in told), default=0.0)
+    pace = max((task.progress.measured.get("steps_per_s") or 0.0 for task in told), default=0.0)
     known = max(run.best_step, run.verified_step or 0, *saved)
     return known + max(UNHEARD_STEPS, round(UNHEARD_S * pace))
 

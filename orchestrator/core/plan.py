@@ -166,6 +166,8 @@ class Ask:
     """How much memory each of their GPUs must have."""
     together: bool | None = None
     """True: on as few hosts as possible. False: one a host. None: spread, as the slots allow."""
+    memory_bytes: int | None = None
+    """How much memory of its host each of them needs."""
 
     @property
     def shares(self) -> bool:
@@ -180,7 +182,12 @@ class Ask:
     @property
     def is_particular(self) -> bool:
         """Return whether not every host with as many GPUs will do."""
-        return bool(self.on or self.labels or self.gpu_bytes is not None)
+        return bool(self.on or self.labels or self.asks_host)
+
+    @property
+    def asks_host(self) -> bool:
+        """Return whether only the host can say if it will do."""
+        return self.gpu_bytes is not None or self.memory_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +393,8 @@ class Plan:
     """Why the script comes back from no checkpoint, by its sources, and the way out; empty if it may."""
     rescues: bool = field(default=False, compare=False)
     """Whether the script has what hands over its state when a peer dies, by its sources."""
+    no_handover: str = field(default="", compare=False)
+    """Why its steps could not be handed over, by its sources; empty where they do not say so."""
     needs: tuple[Ask, ...] = ()
     """What the tasks need of their hosts; empty of a plan whose places are fixed, as on hosts that an engine lends."""
 
@@ -415,6 +424,8 @@ class Plan:
     @property
     def has_choice(self) -> bool:
         """Return whether the tasks could be elsewhere on the hosts that the file lists."""
+        if any(ask.asks_host for ask in self.needs):
+            return True
         if not self.needs:
             return False
         used: dict[str, int] = {}

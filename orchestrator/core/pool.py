@@ -5,9 +5,10 @@ Pure functions. The places themselves are chosen by `launching.placement`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
+from types import MappingProxyType
 from typing import cast
 
 from orchestrator.core.launching.placement import NoPlacement, Occupied, against, place
@@ -32,7 +33,11 @@ def machine(host: HostPlan) -> Machine:
 
 def same_hosts(plan: Plan) -> int:
     """Return what is the same of plans whose hosts are, with all that counts for a place."""
-    return cast("Roster[str, HostPlan]", plan.hosts).digest(lambda host: (host, host.tasks_max))
+    return cast("Roster[str, HostPlan]", plan.hosts).once(_digest)
+
+
+def _digest(hosts: Iterable[HostPlan]) -> int:
+    return hash(tuple((host, host.tasks_max) for host in hosts))
 
 
 def machine_in_words(host: HostPlan) -> str:
@@ -50,6 +55,10 @@ class Seen:
     why: str = ""
     """Why it serves nobody now, as the end of a sentence that begins with its name."""
     gpu_bytes: Mapping[Gpu, int] = field(default_factory=dict)
+    memory_bytes: float = inf
+    """All of its memory."""
+    free_bytes: float = inf
+    """What of it is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +80,13 @@ class Known:
         return self.drained.get(machine_in_words(host)) or self.drained.get(host.name, "")
 
     def of(self, host: HostPlan, now: Instant) -> Seen | None:
-        """Return what is known of a host now; None if nothing is. The memory of its GPUs stays what it was."""
+        """Return what is known of a host now; None if nothing is. How much memory it and its GPUs have stays."""
         seen = self.seen.get(machine(host))
         if seen is None or now < seen.until:
             return seen
-        return replace(seen, leases={}, why="") if seen.gpu_bytes else None
+        if not seen.gpu_bytes and seen.memory_bytes == inf:
+            return None
+        return replace(seen, leases={}, why="", free_bytes=inf)
 
     def is_fresh(self, host: HostPlan, now: Instant) -> bool:
         """Return whether a host has been asked a short while ago."""
@@ -88,11 +99,11 @@ class Known:
         names = {*host.leases}
         leases = {lease: who for lease, who in problem.held if lease in names}
         # Where the file names GPUs in other words than the host does, it is not known which are meant
-        seen = Seen(
-            until,
+        seen = replace(
+            before or Seen(until),
+            until=until,
             leases={**(before.leases if before else {}), **leases},
             why="" if leases else f"serves no run now: {problem.message}",
-            gpu_bytes=before.gpu_bytes if before else {},
         )
         return replace(self, seen={**self.seen, machine(host): seen})
 
@@ -113,42 +124,67 @@ class Held:
     """What runs hold of the hosts, by address. It is added to while it is decided who begins."""
 
     def __init__(self) -> None:
-        self.leases: dict[str, dict[Gpu, str]] = {}
-        self.tasks: Counter[str] = Counter()
+        self.leases: dict[str, Mapping[Gpu, str]] = {}
+        self.tasks: dict[str, int] = {}
+        self.memory: dict[str, int] = {}
+        """How much memory of each host its runs have asked for."""
         self.out: dict[Machine, str] = {}
         """Machines on which nothing is placed, since a run finds them unfit."""
 
-    def add(self, users: Mapping[object, str], tasks: Iterable[str]) -> None:
-        """Add GPUs and slots, as (address, lease) with who has each; and the addresses of tasks."""
-        for key, who in users.items():
-            if isinstance(key, tuple):
-                address, lease = key
-                self.leases.setdefault(address, {}).setdefault(lease, who)
-        self.tasks.update(tasks)
+    def add(
+        self,
+        users: Mapping[str, Mapping[Gpu, str]],
+        tasks: Iterable[str],
+        memory: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Add who has which GPUs and slots, by address; the addresses of tasks; and the memory that they asked for."""
+        for address, leases in users.items():
+            before = self.leases.get(address)
+            self.leases[address] = leases if before is None else {**leases, **before}
+        for address in tasks:
+            self.tasks[address] = self.tasks.get(address, 0) + 1
+        for address, size in memory.items():
+            self.memory[address] = self.memory.get(address, 0) + size
 
     def occupied(self, plan: Plan, known: Known, now: Instant) -> dict[str, Occupied]:
         """Return what is not free of a plan's hosts."""
         found: dict[str, Occupied] = {}
         for host in plan.hosts:
-            ours, tasks = self.leases.get(host.address), self.tasks.get(host.address, 0)
+            address = host.address
+            ours, tasks = self.leases.get(address, _NOTHING), self.tasks.get(address, 0)
             seen = known.of(host, now) if known.seen else None
-            why = (known.why_drained(host) if known.drained else "") or self.out.get(machine(host), "")
-            if ours is None and not tasks and seen is None and not why:
-                continue
-            leases = {**(seen.leases if seen else {}), **(ours or {})}
-            for gpu in host.gpus if known.numbers else ():  # another file may name it in the other way
-                if (number := known.numbers.get((host.address, gpu))) in leases:
-                    leases.setdefault(gpu, leases[number])
-            words = [lease for lease in leases if isinstance(lease, str) and _is_slot(lease)]
-            slots = {int(lease[len(SLOT) :]): leases.pop(lease) for lease in words}
-            found[host.name] = Occupied(
-                gpus=leases,
-                slots=slots,
-                tasks=tasks,
-                why=why or (seen.why if seen else ""),
-                gpu_bytes=seen.gpu_bytes if seen else {},
+            why = (known.why_drained(host) if known.drained else "") or (
+                self.out.get(machine(host), "") if self.out else ""
             )
+            if seen is not None:
+                ours, why = ({**seen.leases, **ours} if seen.leases else ours), why or seen.why
+            elif not ours and not tasks and not why:
+                continue
+            leases, slots = ours, _NO_SLOT
+            if str in map(type, ours) or (known.numbers and str in map(type, host.gpus)):
+                leases, slots = _told_apart(host, ours, known)
+            if seen is None:
+                found[host.name] = Occupied(leases, slots, tasks, why)
+                continue
+            memory = min(seen.free_bytes, seen.memory_bytes - self.memory.get(address, 0))
+            found[host.name] = Occupied(leases, slots, tasks, why, seen.gpu_bytes, memory)
         return found
+
+
+_NOTHING: Mapping[Gpu, str] = MappingProxyType({})
+_NO_SLOT: Mapping[int, str] = MappingProxyType({})
+
+
+def _told_apart(
+    host: HostPlan, held: Mapping[Gpu, str], known: Known
+) -> tuple[Mapping[Gpu, str], Mapping[int, str]]:
+    """Return who has the GPUs of a host, and who its slots."""
+    leases = dict(held)
+    for gpu in host.gpus if known.numbers else ():  # another file may name it in the other way
+        if (number := known.numbers.get((host.address, gpu))) in leases:
+            leases.setdefault(gpu, leases[number])
+    words = [lease for lease in leases if isinstance(lease, str) and _is_slot(lease)]
+    return leases, {int(lease[len(SLOT) :]): leases.pop(lease) for lease in words}
 
 
 def _is_slot(lease: str) -> bool:
@@ -197,10 +233,12 @@ def find(
         if host.spare and not (state := occupied.get(host.name, Occupied())).why
         if not any(lease in state.gpus for lease in host.gpus) and not state.slots
     )
+    is_particular = any(ask.is_particular for ask in plan.needs)
     reasons = {
-        host.name: against(host, plan.needs, occupied.get(host.name, Occupied()))
+        host.name: against(host, plan.needs, there)
         for host in plan.hosts
-        if tells and host.name not in used and host.name in occupied
+        if tells and host.name not in used and (there := occupied.get(host.name)) is not None
+        if is_particular or there.gpus or there.slots or there.why
     }
     return Placed(tasks, spares, tuple((name, why) for name, why in reasons.items() if why))
 

@@ -16,12 +16,13 @@ and meanwhile later runs go first.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from orchestrator.core import conflicts
+from orchestrator.core.conflicts import Holding
 from orchestrator.core.events import HostLent
 from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
 from orchestrator.core.launching.placement import NoPlacement
@@ -50,6 +51,9 @@ STEP_OF_PRIORITY_S = 86400.0
 """How long one waits until that counts as one step of priority."""
 
 
+_NO_HOLDING = Holding({})
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a run needs or holds for itself alone, and for how long; `inf` where it has no limit."""
@@ -60,10 +64,8 @@ class Ask:
     lasts_s: float = inf
     others: str = ""
     """What is missing of that, as its hosts have said: somebody else holds it, or a host is not ready. Else empty."""
-    users: Mapping[object, str] = field(default_factory=dict)
-    """Who of the run has each GPU and slot, for people."""
-    tasks: tuple[str, ...] = ()
-    """The addresses of its tasks."""
+    held: Holding = _NO_HOLDING
+    """The same as hosts know it."""
     plan: Plan | None = None
     """Of a run that waits and whose place is to be chosen: the plan as it was submitted."""
     place: Placed | None = None
@@ -78,7 +80,10 @@ class QueueTurn:
     begins_at: Instant
     """When it is expected to begin, at the latest; `inf` where nobody knows."""
     waits_for: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The runs of this head node that hold, or are before it at, what it needs, and what that is."""
+    """The runs of this head node that hold, or are before it at, what it needs, and what that is. Of those before it
+    at one GPU, the first ones."""
+    has_more: bool = False
+    """Whether there are more of these."""
 
     @property
     def has_come(self) -> bool:
@@ -89,7 +94,8 @@ class QueueTurn:
         """Return a sentence that says what the run waits for, and for how long."""
         if self.has_come:
             return "begins"
-        what = listed([f"{run_id} ({listed(needs)})" for run_id, needs in self.waits_for])
+        named = [f"{run_id} ({listed(needs)})" for run_id, needs in self.waits_for]
+        what = f"{', '.join(named[:NAMED_MAX])} and more runs" if self.has_more else listed(named)
         when = f"; expected to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
         others = f": {self.ask.others}" if self.ask.others else ""
         return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
@@ -115,8 +121,8 @@ def _holding(runs: Iterable[Run], known: Known) -> Iterator[tuple[Ask, Instant]]
         if not run.phase.is_terminal:
             yield _ask(run, known), _ends_at(run)
         elif hosts := unproven(run):  # something of it may live there, until that host is swept
-            needs = conflicts.needs(run.plan, run.placed, known.numbers, hosts)
-            yield Ask(run.run_id, needs, users=dict.fromkeys(needs, "what may be left")), inf
+            left = conflicts.left_over(run.run_id, run.plan, run.placed, known.numbers, hosts)
+            yield Ask(run.run_id, left.needs, held=left), inf
 
 
 def pool_replacements(
@@ -134,9 +140,7 @@ def pool_replacements(
         host = pool_replacement(run, slot, held, known, now)
         if host is not None and (run.run_id, host.name) not in lent:
             lent[run.run_id, host.name] = HostLent(now, host, slot)
-            held.add(
-                {(host.address, lease): f"a spare of {run.run_id}" for lease in host.leases}, [host.address]
-            )
+            held.add({host.address: dict.fromkeys(host.leases, f"a spare of {run.run_id}")}, [host.address])
     return [(run_id, event) for (run_id, _), event in lent.items()]
 
 
@@ -149,8 +153,11 @@ def _held(busy: Iterable[Ask], out: Mapping[Machine, str]) -> Held:
 
 def _add(held: Held, busy: Iterable[Ask]) -> None:
     for ask in busy:
-        held.add({key: f"{ask.users.get(key, 'a task')} of {ask.run_id}" for key in ask.needs}, ask.tasks)
+        held.add(ask.held.users, ask.held.tasks, ask.held.memory)
 
+
+NAMED_MAX = 6
+"""How many of the runs that wait for a GPU before another one are named."""
 
 RESERVED_MAX = 10
 """For how many runs that wait a place is held back. Others begin where they delay none of these."""
@@ -174,21 +181,31 @@ class _Chooser:
         self._in_vain: set[tuple[object, ...]] = set()
         """Needs for which nothing is free at all."""
         self._later: dict[tuple[object, ...], Ask] = {}
-        """By need: the place that is not free before others have ended or begun."""
+        """By need: the place that is not free before others have ended or begun. Those of whom nothing is held back any
+        more share that of the last one."""
         self._begin_now: set[object] = set()
         """What runs have that begin now."""
 
-    def choose(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[Ask]) -> Ask:
-        """Return the request with a place: one that is free now, else the one that is free the earliest."""
+    def choose(
+        self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[tuple[Ask, Instant]]
+    ) -> Ask:
+        """Return the request with a place: one that is free now, else the one that is free the earliest.
+
+        Runs that ask alike share it, until it is `named`.
+        """
         plan = ask.plan
         if plan is None:
             return ask
-        begun, before = [each for each, _ in taken[self._begun :]], ahead[self._before :]
-        if self._is_asked:
+        begun = [each for each, _ in taken[self._begun :]]
+        before = [each for each, _ in ahead[self._before :]]
+        if self._is_asked and begun:
             self._begin_now.update(key for each in begun for key in each.needs)
         self._begun, self._before, self._is_asked = len(taken), len(ahead), True
         _add(self._running, begun)
-        _add(self._all, [*begun, *before])
+        _add(self._all, begun)
+        _add(self._all, before)
+        if before and len(ahead) < RESERVED_MAX:
+            self._later.clear()  # else two that ask alike would wait for the same place
         need = (same_hosts(plan), plan.needs, plan.strategy)
         later = self._later.get(need)
         if later is not None and self._begin_now.isdisjoint(later.needs):
@@ -203,10 +220,11 @@ class _Chooser:
             self._in_vain.add(need)
         if len(ahead) >= RESERVED_MAX:
             return replace(ask, others="others that wait are before it")
-        return self._remembered(need, self._with_earliest(ask, plan, taken))
+        return self._remembered(need, self._with_earliest(ask, plan, [*taken, *ahead]))
 
     def _with_earliest(self, ask: Ask, plan: Plan, taken: Sequence[tuple[Ask, Instant]]) -> Ask:
-        # The more of them have ended, the more is free: so the fewest ends are found by halving.
+        # Those that are held back for others count as taken too: else two that need a whole host wait for the same
+        # one. The more of them have ended, the more is free: so the fewest ends are found by halving.
         ends = [each for each, _ in sorted(taken, key=lambda one: one[1] if one[1] > self._now else inf)]
         place = self._find(plan, [])
         if not isinstance(place, Placed):
@@ -226,6 +244,10 @@ class _Chooser:
         self._later[need] = ask
         return ask
 
+    def named(self, ask: Ask) -> Ask:
+        """Return a request that has the place for itself from now on, or has it held back."""
+        return ask if ask.plan is None or ask.place is None else self._with(ask, ask.plan, ask.place)
+
     def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:
         """Return who has what a run needs now; empty where its places are fixed."""
         if ask.plan is None:
@@ -241,19 +263,33 @@ class _Chooser:
 
     def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
         there = placed(plan, place)
-        return replace(
-            ask,
-            needs=conflicts.needs(there, there, self._known.numbers),
-            place=place,
-            **_whose(there, there, self._known),
-        )
+        held = conflicts.holding(ask.run_id, there, there, self._known.numbers)
+        return replace(ask, needs=held.needs, held=held, place=place)
 
 
-def _whose(plan: Plan, placed: Plan, known: Known) -> dict[str, Any]:
-    return {
-        "users": conflicts.users(plan, placed, known.numbers),
-        "tasks": tuple(plan.host(task.host).address for task in placed.tasks),
-    }
+class _Line:
+    """The runs that wait for the same GPU, slot or directory, in their order."""
+
+    __slots__ = ("begins_at", "frees_at", "has_more", "last_begins_at", "turns")
+
+    def __init__(self) -> None:
+        self.turns: list[QueueTurn] = []
+        """The first of them."""
+        self.has_more = False
+        self.begins_at = inf
+        """When the first of them to begin does."""
+        self.last_begins_at = self.frees_at = -inf
+        """When the last one begins, and when the last one has ended."""
+
+    def add(self, turn: QueueTurn) -> None:
+        """Let a run wait behind those that are there."""
+        if len(self.turns) < NAMED_MAX:
+            self.turns.append(turn)
+        else:
+            self.has_more = True
+        self.begins_at = min(self.begins_at, turn.begins_at)
+        self.last_begins_at = max(self.last_begins_at, turn.begins_at)
+        self.frees_at = max(self.frees_at, turn.begins_at + turn.ask.lasts_s)
 
 
 def reckon(
@@ -263,32 +299,48 @@ def reckon(
     chooser: _Chooser | None = None,
 ) -> list[QueueTurn]:
     """Return the turns of the runs that wait, in their order. `held`: what is held, and until when at the latest."""
-    taken = list(held)
-    ahead: list[QueueTurn] = []
+    taken, ahead = list(held), list[tuple[Ask, Instant]]()
     turns: list[QueueTurn] = []
     holders: dict[object, list[tuple[Ask, Instant]]] = {}
+    lines: defaultdict[object, _Line] = defaultdict(_Line)
+    alike: dict[tuple[object, ...], QueueTurn] = {}
+    """By need, limit and reason: the turn of runs that ask alike, while nobody begins and nothing is held back."""
     for entry in taken:
         for need in entry[0].needs:
             holders.setdefault(need, []).append(entry)
     for asked in waiting:
-        ask = chooser.choose(asked, taken, [turn.ask for turn in ahead]) if chooser is not None else asked
+        ask = chooser.choose(asked, taken, ahead) if chooser is not None else asked
+        kind = (id(ask.needs), ask.lasts_s, ask.others)
+        if kind in alike:
+            turns.append(replace(alike[kind], ask=ask))
+            continue
         holding = list({id(entry): entry for need in ask.needs for entry in holders.get(need, ())}.values())
-        before = [turn for turn in ahead if _shared(turn.ask, ask)] if ask.needs else []
-        is_free = not holding and not ask.others
-        if is_free and all(now + ask.lasts_s <= turn.begins_at < inf for turn in before):
+        before = [lines[need] for need in ask.needs if need in lines]
+        is_free, ends_at = not holding and not ask.others, now + ask.lasts_s
+        if is_free and all(ends_at <= line.begins_at and line.last_begins_at < inf for line in before):
+            ask = ask if chooser is None else chooser.named(ask)
             turns.append(QueueTurn(ask, now))
-            taken.append((ask, now + ask.lasts_s))
+            taken.append((ask, ends_at))
             for need in ask.needs:
                 holders.setdefault(need, []).append(taken[-1])
+            alike.clear()
             continue
         # A run that is over its limit may end at any moment, so no moment is promised.
         frees = [until if until > now else inf for _, until in holding] + [inf] * bool(ask.others)
-        frees += [turn.begins_at + turn.ask.lasts_s for turn in before]
-        blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in before]
+        frees += [line.frees_at for line in before]
+        first = {id(turn): turn for line in before for turn in line.turns}
+        blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in first.values()]
         waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
-        turns.append(QueueTurn(ask, max(frees), waits_for))
+        turn = QueueTurn(ask, max(frees), waits_for, any(line.has_more for line in before))
+        turns.append(turn)
         if not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX):
-            ahead.append(turns[-1])
+            ask = ask if chooser is None else chooser.named(ask)
+            ahead.append((ask, turn.begins_at + ask.lasts_s))
+            for need in ask.needs:
+                lines[need].add(turn)
+            alike.clear()
+        else:
+            alike[kind] = turn
     return turns
 
 
@@ -371,8 +423,8 @@ def _ask(run: Run, known: Known) -> Ask:
     if isinstance(waiting, Queued) and known.has_choice(run.submitted) and not run.generation:
         # Where others hold what it was to have, another place is chosen at once
         return Ask(run.run_id, {}, lasts_s, "" if waiting.others else others, plan=run.submitted)
-    needs = conflicts.needs(run.plan, run.placed, known.numbers)
-    return Ask(run.run_id, needs, lasts_s, others, **_whose(run.plan, run.placed, known))
+    held = conflicts.holding(run.run_id, run.plan, run.placed, known.numbers)
+    return Ask(run.run_id, held.needs, lasts_s, others, held)
 
 
 def _ends_at(run: Run) -> Instant:

@@ -6,7 +6,7 @@ rows alone determine which reports are more than that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from orchestrator.core.events import TaskReport
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.state.host import Host
 from orchestrator.core.state.run import Run
-from orchestrator.core.state.task import Task
+from orchestrator.core.state.task import Progress, Task
+from orchestrator.protocol import measures
 
 _Getter = Callable[[Any], tuple[object, ...]]
 
@@ -35,10 +36,25 @@ class Field(NamedTuple):
     """Whether this holds for a standby's tasks too."""
 
 
+def _facts(rows: measures.Rows, *, woken: bool) -> Callable[[Mapping[str, object]], object]:
+    """Return what returns, of all that is measured, what the core is woken by, or else what is told at once."""
+    names = [name for name, row in rows.items() if row.wakes or not (woken or row.is_number)]
+    return lambda measured: [measured.get(name) for name in names]
+
+
+_task_news, _task_facts = (_facts(measures.TASK, woken=woken) for woken in (False, True))
+_host_news, _host_facts = (_facts(measures.HOST, woken=woken) for woken in (False, True))
+
+
 def _news_of_progress(report: TaskReport) -> object:
     progress = report.progress
     is_first = progress.global_step is None or progress.global_step == progress.began_step
-    return is_first, tuple(progress.nonfinite), progress.holds, progress.loaded, progress.words
+    told = _task_news(progress.measured)
+    return is_first, tuple(progress.nonfinite), progress.holds, progress.loaded, told
+
+
+def _wakes(progress: Progress) -> object:
+    return bool(progress.nonfinite), progress.loaded, _task_facts(progress.measured)
 
 
 def _phase(subject: TaskReport | Task) -> object:
@@ -57,7 +73,7 @@ OF_TASK = (
         "progress",
         _news_of_progress,
         belief=lambda task: task.first_step is None,
-        wakes=lambda task: (bool(task.progress.nonfinite), task.progress.loaded),
+        wakes=lambda task: _wakes(task.progress),
         kept=True,
     ),
     Field(
@@ -82,8 +98,12 @@ OF_HOST = (
     Field("at", belief=attrgetter("problem", "back_at", "state"), wakes=True),
     Field("host", belief=attrgetter("link"), wakes=True, kept=True),
     Field("tasks", news=lambda event: tuple(_news_of_task(task) for task in event.tasks)),
-    Field("measured"),
-    Field("words", news=attrgetter("words")),
+    Field(
+        "measured",
+        lambda told: _host_news(told.measured),
+        lambda host: _host_facts(host.measured),
+        wakes=True,
+    ),
     Field(
         "dir_silent_s",
         news=lambda event: event.dir_silent_s > 0,

@@ -6,7 +6,6 @@ It is no task: nothing of it is recorded, and it has no shim. The processes that
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -14,7 +13,8 @@ import subprocess
 import sys
 import time
 
-from orchestrator.both import hostdir, process
+from orchestrator.both import durable, hostdir, process
+from orchestrator.both.hostdir import HostFault
 from orchestrator.host.shim import spawn
 from orchestrator.protocol.channel import encode
 
@@ -32,10 +32,6 @@ _POLL_S = 0.02
 _READ_BYTES = 64 << 10
 
 
-class CannotStart(Exception):
-    """str() is the reason, as a sentence."""
-
-
 def main(host_dir: str, bundle: str, request: BootRequest) -> None:  # noqa: ARG001 (as the agent's)
     """Run the command of the request. Called by the bootstrap, in its process."""
     for number in (signal.SIGPIPE, signal.SIGHUP):  # the end of stdin says the same
@@ -43,7 +39,7 @@ def main(host_dir: str, bundle: str, request: BootRequest) -> None:  # noqa: ARG
     process.become_subreaper()
     try:
         _send({"exit": _run(host_dir, request["command"]), "left": _end_all()})
-    except CannotStart as e:
+    except HostFault as e:
         _send({"error": str(e)})
     finally:
         _end_all()
@@ -67,7 +63,7 @@ def _run(host_dir: str, asked: Command) -> int:
         )
     except (OSError, ValueError, subprocess.SubprocessError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise CannotStart(f"{asked['argv'][0]} cannot be started: {reason}") from e
+        raise HostFault("no-command", f"{asked['argv'][0]} cannot be started: {reason}") from e
     assert child.stdout is not None
     assert child.stderr is not None
     streams = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
@@ -100,11 +96,9 @@ def _place(host_dir: str, asked: Command) -> tuple[dict[str, str], str]:
         env.pop("ORCH_LOGIN", None)
         return env, os.path.expanduser("~")
     directory = hostdir.generation_dir(host_dir, asked["run"], asked["task"], asked["generation"])
-    try:
-        with open(os.path.join(directory, "start.json"), encoding="utf-8") as file:
-            start = dict(json.load(file))
-    except (OSError, ValueError) as e:
-        raise CannotStart(f"{asked['task']} was not started on this host, or its files were removed") from e
+    start = durable.read_object(directory, "start.json")
+    if start is None:
+        raise HostFault("no-task", f"{asked['task']} was not started on this host, or its files were removed")
     return spawn.task_env(start, dict(os.environ), {}, asked["env"], directory), spawn.work_dir(start)
 
 

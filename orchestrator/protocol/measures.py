@@ -4,7 +4,7 @@ A row is a field of a TypedDict: its name and type are those of the frame, and i
 All that handles these facts goes over the rows: the check of a frame, the state, the status document, the tables
 of `orch status`, `orch top` and the page, the history with its plots, and `orch metrics`. So a new one needs a row
 here, and the line that measures it. A text or flag that changes is shown at once; a number with the next heartbeat.
-What the core decides by is no such fact: it is a field of `reports.py`.
+The core decides by these facts too: it finds each by its name (`core/measured.py`).
 """
 
 from collections.abc import Mapping
@@ -40,6 +40,9 @@ class Measure(NamedTuple):
     """Whether the history of a run has it; it has numbers only."""
     in_tables: bool = True
     """Whether tables have a column of it. A plot it has anyway."""
+    wakes: bool = False
+    """Whether a change of it is told and decided upon at once, as one of a text or flag is told. For facts that change
+    with every heartbeat it is too dear: what is decided then can read them anyway."""
 
     @property
     def is_number(self) -> bool:
@@ -70,7 +73,7 @@ class TaskMeasures(TypedDict, total=False):
     """What was not written to its log, since the disk was full or the task wrote too fast."""
 
 
-class HostMeasures(TypedDict):
+class HostMeasures(TypedDict, total=False):
     """What an agent measures of its host. An unknown fact is null or missing."""
 
     cpu_percent: Annotated[
@@ -80,24 +83,18 @@ class HostMeasures(TypedDict):
         Percent | None,
         Measure("memory", "percent", "orch_host_memory_ratio", "Share of its memory that is used."),
     ]
-    memory_available_bytes: NotRequired[Annotated[FreeBytes | None, Measure(kept=False)]]
+    memory_available_bytes: Annotated[FreeBytes | None, Measure(kept=False)]
     disk_free_bytes: Annotated[FreeBytes | None, Measure(kept=False)]
-    disk_read_per_s: NotRequired[Annotated[Pace | None, Measure("disk read", "bytes_per_s", in_tables=False)]]
-    disk_write_per_s: NotRequired[
-        Annotated[Pace | None, Measure("disk write", "bytes_per_s", in_tables=False)]
-    ]
-    network_in_per_s: NotRequired[
-        Annotated[Pace | None, Measure("network in", "bytes_per_s", in_tables=False)]
-    ]
+    disk_read_per_s: Annotated[Pace | None, Measure("disk read", "bytes_per_s", in_tables=False)]
+    disk_write_per_s: Annotated[Pace | None, Measure("disk write", "bytes_per_s", in_tables=False)]
+    network_in_per_s: Annotated[Pace | None, Measure("network in", "bytes_per_s", in_tables=False)]
     """Of all its interfaces but loopback; the kernel does not count by process."""
-    network_out_per_s: NotRequired[
-        Annotated[Pace | None, Measure("network out", "bytes_per_s", in_tables=False)]
-    ]
+    network_out_per_s: Annotated[Pace | None, Measure("network out", "bytes_per_s", in_tables=False)]
     psutil: Annotated[PsutilFrom, Measure(unit="text")]
     """Where psutil came from; `none`: the numbers come from /proc."""
 
 
-class GpuMeasures(TypedDict):
+class GpuMeasures(TypedDict, total=False):
     """Numbers that an agent measures of a GPU. An unknown one is null."""
 
     utilization_percent: Annotated[
@@ -140,25 +137,15 @@ GPU = _rows(GpuMeasures)
 Rows = Mapping[str, Measure]
 
 
-def measured(rows: Rows, frame: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that a frame has of some rows; those that are unknown are left out.
+def measured(rows: Rows, frame: Mapping[str, Any]) -> Any:
+    """Return the facts that a frame has of some rows: a TypedDict with these. Those that are unknown are left out.
 
     >>> measured(HOST, {"cpu_percent": 12.5, "memory_percent": None, "psutil": "none"})
-    {'cpu_percent': 12.5}
+    {'cpu_percent': 12.5, 'psutil': 'none'}
     """
-    return {name: frame[name] for name in rows if type(frame.get(name)) in (int, float)}
+    return {name: value for name in rows if (value := frame.get(name)) is not None}
 
 
-def words(rows: Rows, frame: Mapping[str, Any]) -> dict[str, str | bool]:
-    """Return the texts and flags that a frame has of some rows; those that are unknown are left out.
-
-    >>> words(HOST, {"cpu_percent": 12.5, "memory_percent": None, "psutil": "none"})
-    {'psutil': 'none'}
-    """
-    return {name: frame[name] for name in rows if type(frame.get(name)) in (str, bool)}
-
-
-def shown(rows: Rows, *told: Mapping[str, float] | Mapping[str, str | bool]) -> dict[str, float | str | None]:
+def shown(rows: Rows, known: Mapping[str, object]) -> dict[str, Any]:
     """Return the facts of some rows as a document shows them: each row is there, null if it is unknown."""
-    known: dict[str, float | str] = {name: value for facts in told for name, value in facts.items()}
     return {name: known.get(name) for name in rows}

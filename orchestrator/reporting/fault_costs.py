@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from orchestrator.core.plan import Plan
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import duration
 
 
-def fault_costs(plan: Plan, no_rescue: str = "") -> dict[str, str]:
+def fault_costs(plan: Plan, no_rescue: str = "", rehearsed: Iterable[str] = ()) -> dict[str, str]:
     """Return the kind (`nothing`, `since-save` or `everything`), and why.
 
     Args:
         plan: of the run.
         no_rescue: why a survivor could hand over nothing, where the run has said that.
+        rehearsed: what each task could hand over, as it has tried (`Progress.rehearsed`).
     """
     saving = plan.checkpoint
     if saving is None:
@@ -24,15 +25,20 @@ def fault_costs(plan: Plan, no_rescue: str = "") -> dict[str, str]:
     row = STRATEGIES[plan.strategy]
     trains = sum(task.id.type in row.needed for task in plan.tasks)
     hands_over = (plan.options.transparent or plan.rescues) and plan.restart.rescue_s > 0 and row.rescues
-    if hands_over and trains > 1 and not no_rescue:
-        return _cost("nothing", "a survivor hands over its state (rescue)")
+    tried = list(rehearsed)
+    fails = next((each[4:] for each in tried if each.startswith("no: ")), plan.no_handover)
+    if hands_over and trains > 1 and not no_rescue and not fails:
+        said = tried[0] if tried and all(tried) else "not rehearsed yet"
+        return _cost("nothing", f"a survivor hands over its state (rescue: {said})")
     if not (plan.options.transparent or plan.rescues):
         return _cost("since-save", "the script decides when it saves")
+    often = "it saves as often as costs least"
     if saving.every_s is not None:
-        return _cost("since-save", f"at most {duration(saving.every_s)}")
-    if saving.every_steps is not None:
-        return _cost("since-save", f"at most {saving.every_steps} steps")
-    return _cost("since-save", "it saves as often as costs least")
+        often = f"at most {duration(saving.every_s)}"
+    elif saving.every_steps is not None:
+        often = f"at most {saving.every_steps} steps"
+    nothing = f"; a survivor would hand over nothing: {fails}" if fails and hands_over and trains > 1 else ""
+    return _cost("since-save", f"{often}{nothing}")
 
 
 def _cost(kind: str, why: str) -> dict[str, str]:

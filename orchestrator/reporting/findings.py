@@ -425,15 +425,8 @@ class Finding:
 
     def document(self) -> dict[str, str | None]:
         """Return the JSON document."""
-        return {
-            "id": self.id,
-            "level": self.level,
-            "host": self.host,
-            "peer": self.peer,
-            "message": self.message,
-            "why": self.why,
-            "hint": self.hint,
-        }
+        keys = ("id", "level", "host", "peer", "message", "why", "hint")
+        return {key: getattr(self, key) for key in keys}
 
 
 def finding(

@@ -13,7 +13,7 @@ from orchestrator.core.launching.environment import (
     port_candidates,
     wiring,
 )
-from orchestrator.core.launching.placement import has_room
+from orchestrator.core.launching.placement import has_room, particular
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
 from orchestrator.core.state.run import Run
 from orchestrator.reporting.fault_costs import fault_costs
@@ -69,6 +69,7 @@ def _document(
             for h in plan.hosts
             if h.spare
         ],
+        "needs": {ask.type: particular(ask) for ask in plan.needs if ask.is_particular},
         "replicas_min": dict(plan.replicas_min),
         "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
         "tasks": [

@@ -14,20 +14,33 @@ from typing import Any
 from orchestrator.core.notes import NoteKind, kind_of
 from orchestrator.core.words import duration, plain
 
-NOTICES = (
-    "failed",
-    "restarted",
-    "stalled",
-    "nonfinite",
-    "host-lost",
-    "quarantined",
-    "succeeded",
-    "disk-full",
-)
-"""The kinds of notices."""
 
-BY_DEFAULT = ("failed", "stalled", "nonfinite", "quarantined", "succeeded", "disk-full")
-"""The kinds without `on`. Restarts and lost hosts are left out, since orch handles them and they may be many."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A kind of notices."""
+
+    title: str
+    command: str
+    """What shows more, without the run's name."""
+    level: str
+    by_default: bool = True
+    """Whether it is sent without `on`. Restarts and lost hosts are not: orch handles them, and they may be many."""
+
+
+KINDS: Mapping[str, Row] = {
+    "failed": Row("has failed", "orch why", "failure"),
+    "restarted": Row("is restarted", "orch why", "warning", by_default=False),
+    "stalled": Row("makes no progress", "orch stacks", "failure"),
+    "nonfinite": Row("reports a metric that is no number", "orch ckpt ls", "failure"),
+    "host-lost": Row("has lost a host", "orch status", "warning", by_default=False),
+    "quarantined": Row("does without a host", "orch why", "warning"),
+    "succeeded": Row("has succeeded", "orch status", "success"),
+    "disk-full": Row("has no room on a disk", "orch why", "failure"),
+}
+
+NOTICES = tuple(KINDS)
+
+BY_DEFAULT = tuple(kind for kind, row in KINDS.items() if row.by_default)
 
 EVERY_S = 60.0
 """The minimum interval between notices of the same run and kind."""
@@ -37,37 +50,6 @@ ENDS = ("failed", "succeeded")
 
 TEXT_MAX = 300
 BODY_MAX = 4000
-
-_COMMANDS: Mapping[str, str] = {
-    "failed": "orch why {name}",
-    "restarted": "orch why {name}",
-    "stalled": "orch stacks {name}",
-    "nonfinite": "orch ckpt ls {name}",
-    "host-lost": "orch status {name}",
-    "quarantined": "orch why {name}",
-    "succeeded": "orch status {name}",
-    "disk-full": "orch why {name}",
-}
-
-_TITLE: Mapping[str, str] = {
-    "failed": "has failed",
-    "restarted": "is restarted",
-    "stalled": "makes no progress",
-    "nonfinite": "reports a metric that is no number",
-    "host-lost": "has lost a host",
-    "quarantined": "does without a host",
-    "succeeded": "has succeeded",
-    "disk-full": "has no room on a disk",
-}
-
-LEVELS: Mapping[str, str] = {
-    "failed": "failure",
-    "stalled": "failure",
-    "nonfinite": "failure",
-    "disk-full": "failure",
-    "succeeded": "success",
-}
-"""The severity of each kind; `warning` for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +140,7 @@ def title(notice: Notice) -> str:
     """
     times = f" ({notice.count} times in {duration(notice.over_s)})" if notice.count > 1 else ""
     whose = notice.last.name or "the head node"
-    return f"orch: {whose} {_TITLE[notice.kind]}{times}"
+    return f"orch: {whose} {KINDS[notice.kind].title}{times}"
 
 
 def body(notice: Notice, *, lines: int, head: str) -> str:
@@ -174,7 +156,7 @@ def body(notice: Notice, *, lines: int, head: str) -> str:
         whose = f" of {cause['task']}" if cause.get("task") else ""
         paragraphs.append("\n".join((f"Last lines{whose}:", *(f"  {line}" for line in shown))))
     if last.name:
-        paragraphs.append(f"Look, on {head}: {_COMMANDS[notice.kind].format(name=last.name)}")
+        paragraphs.append(f"Look, on {head}: {KINDS[notice.kind].command} {last.name}")
     generation = f", generation {last.generation}" if last.generation else ""
     paragraphs.append(f"{last.run_id or head}{generation}, {last.time}")
     whole = "\n\n".join(paragraphs)

@@ -21,6 +21,14 @@ def name_of(function: ast.expr | None) -> str | None:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
 
 
+def path_argument(call: ast.Call, position: int, keyword: str, names: dict[str, ast.expr]) -> str | None:
+    """Return the path that a call is given at this position or by this keyword, as `literal` does."""
+    given = next((k.value for k in call.keywords if k.arg == keyword), None)
+    if given is None and len(call.args) > position:
+        given = call.args[position]
+    return literal(given, names)
+
+
 def literal(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) -> str | None:
     """Return the path, with `{…}` for parts that are computed; None if its beginning is not literal."""
     if depth > 8:

@@ -23,8 +23,8 @@ from orchestrator.spec.document import Node, parse
 from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
 from orchestrator.spec.models import ClusterSpec, Inventory, Notify
 from orchestrator.spec.parts import absolute, parts_of
-from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.relations import relations
+from orchestrator.spec.secrets import file_refusal
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -171,6 +171,26 @@ def load_spec(path: str | Path) -> ClusterSpec:
     if spec is None:
         raise SpecError(render(str(path), diagnostics))
     return spec
+
+
+def load_inventory(path: str | Path) -> Inventory | None:
+    """Return a file that is an inventory alone; None where it is a cluster spec, which says what to run.
+
+    Raises:
+        SpecError: it is an inventory, and wrong.
+    """
+    text, problem = _read(path)
+    parsed = parse(text) if text is not None else (None, problem)
+    if (
+        parsed[0] is not None
+        and isinstance(parsed[0].value, dict)
+        and parsed[0].value.keys() & {"name", "run"}
+    ):
+        return None
+    _, inventory, diagnostics = _validated(Inventory, parsed)
+    if inventory is None or diagnostics:
+        raise SpecError(render(str(path), diagnostics))
+    return inventory
 
 
 def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:

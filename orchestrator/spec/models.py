@@ -199,6 +199,8 @@ class Tasks(_Model):
     """The hosts that may hold them, by name, as [gpu-a, gpu-b], or by labels, as {gpu: a100}. Default: all."""
     gpu_memory: Annotated[int, size(1, 10**13)] | None = None
     """How much memory each of their GPUs must have, such as 40GB, as the driver says."""
+    memory: Annotated[int, size(1, 10**13)] | None = None
+    """How much of its host's memory each of them needs, such as 64GB: as much must be free, as the kernel says."""
     together: bool | None = None
     """`true`: on as few hosts as possible. `false`: one a host at most. Default: spread, as the slots allow."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.core.errors import SpecError
 from orchestrator.spec.diagnostics import render
 from orchestrator.spec.load import check_own
-from orchestrator.spec.recipient_files import urls
+from orchestrator.spec.secrets import urls
 
 
 @dataclass(frozen=True, slots=True)

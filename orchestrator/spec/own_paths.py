@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.core.plan import Plan
 from orchestrator.core.words import counted, listed
-from orchestrator.spec.literals import assigned_once, literal, name_of
+from orchestrator.spec.literals import assigned_once, name_of, path_argument
 from orchestrator.spec.restoring import Restoring, restoring
 
 _PLACES = {
@@ -75,11 +75,7 @@ def own_paths(source: str) -> list[OwnPath]:
     for node in ast.walk(tree):
         call = name_of(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and call in _PLACES:
-            position, keyword = _PLACES[call]
-            given = next((k.value for k in node.keywords if k.arg == keyword), None)
-            if given is None and len(node.args) > position:
-                given = node.args[position]
-            path = literal(given, names)
+            path = path_argument(node, *_PLACES[call], names)
             if path is not None:
                 paths.append(OwnPath(node.lineno, call, path))
     return sorted(paths, key=lambda own: own.line)

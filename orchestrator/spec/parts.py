@@ -165,6 +165,7 @@ def asks(run: Run) -> Iterator[Ask]:
             on=names,
             labels=tuple(pair for pair in tasks.on if not isinstance(pair, str)),
             gpu_bytes=tasks.gpu_memory,
+            memory_bytes=tasks.memory,
             together=tasks.together,
         )
 

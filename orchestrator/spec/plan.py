@@ -27,14 +27,13 @@ from orchestrator.core.plan import (
 )
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.gpu_split import split
-from orchestrator.spec.load import load_spec, located
+from orchestrator.spec.load import load_inventory, load_spec, located
 from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, room_of, tasks_of
-from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
 from orchestrator.spec.restoring import restoring
 from orchestrator.spec.sbatch import Wish
-from orchestrator.spec.secrets import secret_files, secret_names, secret_values
+from orchestrator.spec.secrets import secret_files, secret_names, secret_values, urls
 from orchestrator.spec.setup import Environment, environment
 
 if TYPE_CHECKING:
@@ -57,10 +56,24 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     ]
     withheld = tuple(path_inside.removeprefix(top) for path_inside in inside)
     plan = replace(plan, hosts=hosts, withheld=withheld)
-    if not plan.options.transparent and plan.checkpoint is not None:
+    if plan.checkpoint is not None:
         found = restoring(os.path.join(plan.workdir, plan.script), plan.root)
-        plan = replace(plan, no_restore=found.why_nothing(plan.script), rescues=found.with_orch)
+        is_ours = plan.options.transparent
+        nothing = found.why_nothing_transparent if is_ours else found.why_nothing(plan.script)
+        rescues = found.with_orch and not is_ours
+        plan = replace(plan, no_restore=nothing, rescues=rescues, no_handover=found.no_handover)
     return plan, secret_values(spec, file.parent)
+
+
+def load_hosts(path: str | Path) -> tuple[HostPlan, ...]:
+    """Return the hosts of a cluster spec, or of an inventory alone. Raises SpecError."""
+    inventory = load_inventory(path)
+    if inventory is None:
+        return load_plan(path)[0].hosts
+    file, nothing_runs = Path(path).absolute(), Run.model_construct(python=None, activate=None)
+    spec = ClusterSpec.model_construct(hosts=inventory.hosts, ssh=inventory.ssh, run=nothing_runs)
+    hosts = _hosts(spec, file.parent, sys.executable)
+    return tuple(replace(host, spec=str(file)) for host in hosts)
 
 
 def load_environment(path: str | Path) -> tuple[Environment | None, tuple[HostPlan, ...]]:
@@ -118,7 +131,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         ports=run.ports,
         checkpoint=_checkpoint(run, base_dir),
         restart=_restart(run),
-        timing=_timing(spec),
+        timing=Timing(**{f"{key}_s": seconds for key, seconds in run.timing}),
         replicas_min=fewest,
         notify=_notify(run, base_dir),
         runtime=run.runtime,
@@ -187,16 +200,9 @@ def _notify(run: Run, base_dir: Path) -> NotifyPlan | None:
 def wish_of(path: str | Path, plan: Plan) -> Wish:
     """Return the request to Slurm for this plan. Raises SpecError."""
     slurm = load_spec(path).slurm or Slurm()
-    return Wish(
-        name=plan.name,
-        nodes=len(plan.hosts),
-        gpus_per_node=max((len(host.gpus) for host in plan.hosts), default=0),
-        partition=slurm.partition,
-        account=slurm.account,
-        time=slurm.time,
-        options=slurm.options,
-        requeue=slurm.requeue,
-    )
+    gpus = max((len(host.gpus) for host in plan.hosts), default=0)
+    asked = slurm.model_dump(include={"partition", "account", "time", "options", "requeue"})
+    return Wish(name=plan.name, nodes=len(plan.hosts), gpus_per_node=gpus, **asked)
 
 
 def pod_wishes_of(path: str | Path) -> PodWishes:
@@ -215,32 +221,13 @@ def pod_wishes_of(path: str | Path) -> PodWishes:
 
 
 def _options(run: Run, replicas_planned: int | None) -> Options:
+    same = {field.name for field in fields(Options)} & Run.model_fields.keys() - {"serve", "prove"}
     return Options(
-        transparent=run.transparent,
-        batch=run.batch,
-        replicas_on_cpu=run.replicas_on_cpu,
-        communication=run.communication,
+        **run.model_dump(include=same),
         communication_timeout_s=run.communication_timeout,
-        bytes_per_pack=run.bytes_per_pack,
-        keras=run.keras,
-        children=run.children,
         serve=run.serve and "serve" in STRATEGIES[run.strategy].options,
-        tpu=run.tpu,
-        on_shrink=run.on_shrink,
         replicas_planned=replicas_planned,
         proves=run.prove,
-    )
-
-
-def _timing(spec: ClusterSpec) -> Timing:
-    timing = spec.run.timing
-    return Timing(
-        heartbeat_s=timing.heartbeat,
-        unreachable_after_s=timing.unreachable_after,
-        lost_after_s=timing.lost_after,
-        stall_after_s=timing.stall_after,
-        start_after_s=timing.start_after,
-        kill_grace_s=timing.kill_grace,
     )
 
 

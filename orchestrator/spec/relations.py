@@ -19,9 +19,8 @@ from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import ARGUMENT_BYTES_MAX, SPLIT, RecipientFile, env_name_diagnostic
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, tasks_of
-from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.sbatch import why_not
-from orchestrator.spec.secrets import is_secret, looks_secret, read_secret
+from orchestrator.spec.secrets import file_refusal, is_secret, looks_secret, read_secret
 from orchestrator.spec.task_relations import task_relations
 
 _SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")

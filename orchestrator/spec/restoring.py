@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from orchestrator.both.script import followed
-from orchestrator.spec.literals import assigned_once, literal, name_of
+from orchestrator.spec.literals import assigned_once, name_of, path_argument
 
 _SAVERS = {
     "ModelCheckpoint": (0, "filepath"),
@@ -42,6 +42,10 @@ class Restoring:
     with_orch: bool = False
     """Whether that is `orchestrator.keras.Checkpoint()` or `runtime.rescue`, which can hand over their state."""
     fits: bool = False
+    no_handover: str = ""
+    """Why its steps could not be handed over, by what it gives to `compile`; empty where nothing says so."""
+    by_batch: str = ""
+    """The line that trains by `train_on_batch`."""
 
     @property
     def way_out(self) -> str:
@@ -49,6 +53,14 @@ class Restoring:
         if self.fits:
             return "add `orchestrator.keras.Checkpoint()` to the callbacks of its `fit`, or write `transparent: true`"
         return 'restore in it the newest checkpoint of os.environ["ORCH_CHECKPOINT_DIR"], and save there'
+
+    @property
+    def why_nothing_transparent(self) -> str:
+        """Return why a fault costs everything under `transparent: true`; empty if not, as far as is known."""
+        if self.fits or not self.by_batch:
+            return ""
+        loop = "train_on_batch, a loop of the script's own"
+        return f"{self.by_batch} trains by {loop}: `transparent: true` keeps only fits"
 
     def why_nothing(self, script: str) -> str:
         """Return why a fault costs everything, and the way out; empty if the script may restore."""
@@ -90,6 +102,12 @@ def restoring(path: str, root: str = "") -> Restoring:
             found.restores |= call in _RESTORERS or call in _HIDES
             # A function of the script's own is read itself
             found.restores |= _SAYS_SO.search(call) is not None and call not in own
+            if call == "compile" and (why := _not_atomic(node)):
+                found.no_handover = (
+                    f"{os.path.basename(file)}:{node.lineno} has {why}, whose steps are not atomic"
+                )
+            if call == "train_on_batch":
+                found.by_batch = f"{os.path.basename(file)}:{node.lineno}"
             loops |= call in ("GradientTape", "apply_gradients", "minimize")
             if call == "fit" and isinstance(node.func, ast.Attribute):
                 found.fits = True
@@ -98,7 +116,7 @@ def restoring(path: str, root: str = "") -> Restoring:
             for table in (_SAVERS, _LOADERS):
                 if call not in table or (table is _SAVERS and not _is_of_a_model(node, call)):
                     continue
-                place = _path(node, *table[call], names)
+                place = path_argument(node, *table[call], names)
                 if table is _SAVERS:
                     found.savers.append((file, node.lineno, call, place))
                 else:
@@ -158,16 +176,18 @@ def with_checkpoint(source: bytes) -> bytes | None:
     return source
 
 
+def _not_atomic(node: ast.Call) -> str:
+    """Return what a call of `compile` has that keeps its steps from being atomic; empty if nothing has."""
+    given = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+    if given.get("jit_compile") is True:
+        return "jit_compile=True"
+    steps = given.get("steps_per_execution")
+    return f"steps_per_execution={steps}" if isinstance(steps, int) and steps > 1 else ""
+
+
 def _function_at(line: int, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> int:
     """Return the line at which the innermost function begins that has this line; 0 for the module."""
     return max((f.lineno for f in functions if f.lineno <= line <= (f.end_lineno or line)), default=0)
-
-
-def _path(node: ast.Call, position: int, keyword: str, names: dict[str, ast.expr]) -> str | None:
-    given = next((k.value for k in node.keywords if k.arg == keyword), None)
-    if given is None and len(node.args) > position:
-        given = node.args[position]
-    return literal(given, names)
 
 
 def _is_of_a_model(node: ast.Call, call: str) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from orchestrator.core.errors import SpecError
 from orchestrator.spec.forms import RecipientFile
-from orchestrator.spec.models import ClusterSpec
+from orchestrator.spec.models import ClusterSpec, Notify
+from orchestrator.spec.recipients import refusal
 
 SECRET_BYTES_MAX = 64 * 1024
 
@@ -123,6 +124,19 @@ def secret_files(spec: ClusterSpec, base_dir: Path, file: Path | None) -> tuple[
     if inline and file is not None:
         files.add(os.path.realpath(file))
     return tuple(sorted(files))
+
+
+def urls(notify: Notify, base_dir: Path) -> list[str]:
+    """Return the recipients' URLs. Raises ValueError if a file has changed since it was checked."""
+    return [read_secret(to.path, base_dir) if isinstance(to, RecipientFile) else to for to in notify.to]
+
+
+def file_refusal(to: RecipientFile, base_dir: Path) -> str | None:
+    """Return why the file of a recipient cannot be used; None if it can."""
+    try:
+        return refusal(read_secret(to.path, base_dir))
+    except ValueError as error:
+        return str(error)
 
 
 def read_secret(written: str, base_dir: Path) -> str:

@@ -27,6 +27,10 @@ strategy: Any = None
 """The script's MultiWorkerMirroredStrategy."""
 rescue: Any = None
 """What hands over the state of a fit whose peer has died: `transparent.rescue.Rescue`."""
+protected: dict[str, Any] = {}
+"""What the script gave to `runtime.protect`, by name: each a `transparent.remembered.Protected`."""
+held: Any = None
+"""What of it a loop holds, once `runtime.rescue` was called: `transparent.protected.Held`."""
 stop_hooks: list[Callable[[], object]] = []
 batches_done = 0
 """How many batches of its first epoch a fit that resumes has behind it."""

@@ -40,9 +40,16 @@ print(json.dumps([json.loads(ran.stdout), used.ru_utime + used.ru_stime, used.ru
 """
 
 
-def asked(archive: Path, *words: str) -> Looked:
+def asked(archive: Path, verb: str, directory: Path) -> Looked:
     """Run the archive as an agent does."""
-    command = [sys.executable, "-I", str(archive), "checkpoints", *words]
+    command = [
+        sys.executable,
+        "-I",
+        str(archive),
+        "checkpoints",
+        verb,
+        json.dumps({"directory": str(directory)}),
+    ]
     # A process's largest size begins with that of the process which forked it: with a small one, and not the tests'.
     measured = [sys.executable, "-I", "-c", RUN_AND_MEASURE, *command]
     return Looked(*json.loads(subprocess.run(measured, stdout=subprocess.PIPE, check=True, text=True).stdout))
@@ -68,7 +75,7 @@ def saved(root: Path, size_bytes: int) -> Path:
 @pytest.mark.tensorflow
 def test_tensorflow_reads_what_the_tests_write_by_its_format(tmp_path: Path, archive: Path) -> None:
     tensor_bundle(tmp_path / "gen-000001" / "ckpt-3", 4000, 3)
-    assert asked(archive, "verify", str(tmp_path / "gen-000001")).answer["checkpoint"]["verified"] is True
+    assert asked(archive, "verify", tmp_path / "gen-000001").answer["checkpoint"]["verified"] is True
     read = (
         "import sys, tensorflow as tf; found = tf.train.load_checkpoint(sys.argv[1]);"
         "print(sorted(found.get_variable_to_shape_map().items()), float(found.get_tensor('w0002').sum()))"
@@ -84,7 +91,7 @@ def test_a_checkpoint_of_gigabytes_is_verified_at_the_speed_of_memory_in_little_
     gigabytes: int, tmp_path: Path, archive: Path
 ) -> None:
     directory = saved(tmp_path, gigabytes * GB)
-    found = asked(archive, "verify", str(directory))
+    found = asked(archive, "verify", directory)
     assert (found.answer["checkpoint"]["bytes"], found.answer["rejected"]) == (
         sum(path.stat().st_size for path in directory.glob("ckpt-100.*")),
         [],
@@ -101,6 +108,6 @@ def test_one_bit_of_gigabytes_is_found(gigabytes: int, tmp_path: Path, archive: 
     with shard.open("r+b") as file:
         file.seek(gigabytes * GB - 3)
         file.write(b"\x10")
-    answer = asked(archive, "verify", str(directory)).answer
+    answer = asked(archive, "verify", directory).answer
     assert answer["checkpoint"] is None
     assert "does not have its checksum" in answer["rejected"][0]["why"]

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import tomllib
 
+from tests.public_scripts import left
 from tests.public_scripts.page import EQUAL, OWN, RESULTS, RUNS, commit, name_of, verdict, write_page
 
 HERE = Path(__file__).parent
@@ -33,6 +34,7 @@ BUILD = Path("build").resolve()
 
 _NOISE = re.compile(
     r"Dropout|Random[A-Z]\w+(?=\()|keras\.random\b|tf\.random\b|GaussianNoise|BatchNormalization|backend\.random\b"
+    r"|mixed_b?float16"
 )
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Unsupported|NoNetwork)\b")
@@ -228,20 +230,16 @@ def _transparent(row: dict[str, Any], script: dict[str, Any], run: str) -> dict[
     result = seen.pop("result", None)
     if result is None:
         return seen
-    files = [_left(home / ("plain-still" if env else "plain")), _left(place / "worker-0")]
+    alone, chief = home / ("plain-still" if env else "plain") / "work", place / "worker-0" / "work"
+    count, differing = left.compared(alone, chief)
     return {
         **seen,
         **_compared(expected, result),
-        "files": files[1],
-        "files_apart": sorted({*files[0]} ^ {*files[1]}),
+        "files": left.names(chief),
+        "files_apart": sorted({*left.names(alone)} ^ {*left.names(chief)}),
+        "files_compared": count,
+        "files_differing": differing,
     }
-
-
-def _left(home: Path) -> list[str]:
-    """Return the names of the files that a process has left in its working directory."""
-    place = home / "work"
-    found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
-    return sorted(str(path) for path in found if not (place / path.parts[0]).is_symlink())
 
 
 def _gangs(

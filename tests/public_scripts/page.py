@@ -131,18 +131,27 @@ def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...
     shown = (
         verdict(row, "2") + at,
         _cell(two.get("proof", "")),
-        _files(two),
+        _files(two, is_equal=verdict(row, "2").startswith("equal")),
         *(verdict(row, run) for run in RUNS[1:]),
     )
     return (name, str(row["fits"]), *shown, _cell(why or noise), _commits(row))
 
 
-def _files(seen: dict[str, Any]) -> str:
-    """Return whether the chief leaves the files that one process leaves, where that was looked at."""
+def _files(seen: dict[str, Any], *, is_equal: bool) -> str:
+    """Return whether the chief leaves the files that one process leaves, where that was looked at.
+
+    What is in them is compared where the trainings are equal: else it is that of another training.
+    """
     if "files" not in seen:
         return ""
-    apart, left = seen["files_apart"], len(seen["files"])
-    return _cell(f"other: {', '.join(apart)}") if apart else f"the same {left}" if left else "none"
+    apart, count = seen["files_apart"], len(seen["files"])
+    if apart or not count:
+        return _cell(f"other: {', '.join(apart)}") if apart else "none"
+    if not is_equal or "files_compared" not in seen:
+        return f"the same {count}"
+    if seen["files_differing"]:
+        return _cell(f"differ: {', '.join(seen['files_differing'])}")
+    return f"the same {count}, {seen['files_compared']} by what is in them"
 
 
 def _commits(row: dict[str, Any]) -> str:

@@ -139,7 +139,7 @@ def install() -> None:
 
 
 def still() -> None:
-    """Switch noise off, and let BatchNormalization take the statistics of the whole batch."""
+    """Switch noise and 16 bits off, and let BatchNormalization take the statistics of the whole batch."""
     import keras
 
     def fixed(layer: Any, name: str, value: Any) -> None:
@@ -155,6 +155,10 @@ def still() -> None:
     fixed(keras.layers.Dropout, "rate", 0.0)
     fixed(keras.layers.GaussianNoise, "stddev", 0.0)
     fixed(keras.layers.BatchNormalization, "synchronized", True)
+    for owner in (keras.mixed_precision, keras.config):
+        for name in ("set_global_policy", "set_dtype_policy"):
+            if hasattr(owner, name):
+                setattr(owner, name, lambda _policy: None)  # each replica rounds the sums of its own part
 
 
 def _draw_constants() -> None:

@@ -12,6 +12,7 @@ import argparse
 import ast
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,11 @@ from tests.contract.test_runtime_tensorflow import Gang, seeded
 SCRIPT = Path(__file__).parent / "scripts/as_people_write_them.py"
 TABLE = Path(__file__).parents[2] / "build/trajectory.jsonl"
 PAGE = Path(__file__).parents[2] / "docs/trajectory.md"
-MOMENTS = ("compile", "first step", "step", "save", "validation", "epoch end", "last step")
+MOMENTS = (
+    *("compile", "first step", "step", "save", "validation", "epoch end", "last step"),
+    *("frozen", "unwritable"),
+)
+"""The last two are of a step: a worker is stopped and does not die; what is handed over cannot be written."""
 EVERY_STEPS = 5
 LAST_STEP = {"repeated": 8, "normalized": 8, "several_steps": 5}
 """Of the scripts that make other than 12 steps, or calls."""
@@ -61,6 +66,8 @@ class Trial:
         survivor = 1 - kill["rank"] if kill else 0
         env = {"ORCH_RUNTIME": json.dumps(with_row(options)), "ORCH_TASK": f"worker:{survivor}"}
         env["ORCH_RESCUE_DIR"] = str(self.root / "shared" / f"gen-{self.generation:06d}")
+        if kill and kill["is_unwritable"]:
+            env["ORCH_RESCUE_DIR"] = _unwritable(self.root)
         if kill:
             env["DIES"] = json.dumps(kill)
         run = Gang(SCRIPT, str(self.root), *self.names, directories=directories, env=env)
@@ -70,12 +77,13 @@ class Trial:
                 assert codes == [0, 0], "\n".join(task.err[-3000:] for task in run.tasks)
                 return
             victim = run.tasks[kill["rank"]].process
-            victim.wait(END_S)
-            if victim.returncode != -9:
+            if not _has_come(victim, kill["signal"]):
                 print(f"{kill} did not come: {run.tasks[kill['rank']].err[-3000:]}", flush=True)
                 return
             run.tasks[survivor].order(stop={"grace_s": 60.0, "rescue": True})
-            code = run.ended(END_S)[survivor]
+            code = run.tasks[survivor].ended(END_S)
+            victim.kill()
+            run.ended(END_S)
             told = [line["rescued"] for line in run.heard[survivor] if "rescued" in line]
             said = told[-1] if told else {"why": f"exit {code}"}
             self.said[kill["script"]] = (
@@ -94,6 +102,24 @@ class Trial:
         return found
 
 
+def _has_come(victim: subprocess.Popen[str], number: int) -> bool:
+    """Wait until the worker is dead or stopped; return whether that is by this signal."""
+    until = time.monotonic() + END_S
+    while victim.poll() is None and time.monotonic() < until:
+        state = Path(f"/proc/{victim.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        if state == "T":
+            return number == signal.SIGSTOP
+        time.sleep(0.02)
+    return victim.returncode == -number
+
+
+def _unwritable(directory: Path) -> str:
+    """Return where no directory can be made: as on a disk that is full or gone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "a-file").write_text("x", encoding="utf-8")
+    return str(directory / "a-file" / "gen-000001")
+
+
 def differences(one: Any, other: Any, at: str = "") -> list[str]:
     """Return where two ends differ."""
     if isinstance(one, dict) and isinstance(other, dict):
@@ -104,13 +130,19 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         pairs = enumerate(zip(one, other, strict=True))
         return [each for place, pair in pairs for each in differences(*pair, f"{at}.{place}")]
+    if isinstance(one, float) and isinstance(other, float) and one != other:
+        return [f"{at.lstrip('.')} by {abs(one - other) / max(abs(one), abs(other)):.0e}"]
     return [] if one == other else [at.lstrip(".")]
 
 
 def kill_of(name: str, moment: str, dice: random.Random) -> dict[str, Any]:
     """Return when and which worker dies."""
     kill = {"script": name, "moment": moment, "rank": dice.randrange(2), "step": 0, "s": 0.0}
+    kill |= {"signal": int(signal.SIGKILL), "is_unwritable": moment == "unwritable"}
     last = LAST_STEP.get(name, 11)
+    if moment in ("frozen", "unwritable"):
+        kill |= {"moment": "step", "step": dice.randint(2, last - 1)}
+        kill["signal"] = int(signal.SIGSTOP if moment == "frozen" else signal.SIGKILL)
     if moment == "compile":
         kill["s"] = dice.uniform(0.05, 0.4)
     elif moment == "step":
@@ -185,7 +217,8 @@ def page(table: Path) -> str:
     whats, lines = scripts(), []
     for name, moment, replicas in sorted(newest, key=lambda key: (list(whats).index(key[0]), key[2], key[1])):
         row = newest[name, moment, replicas]
-        end = row["end"] if row["end"] != "differs" else f"differs: {', '.join(row['differing'])}"
+        end = _end(row)
+        end = f"{end}: {', '.join(row['differing'])}" if row["differing"] else end
         said = row["said"].replace("|", "/")
         cells = [
             f"`{name}`",
@@ -198,9 +231,18 @@ def page(table: Path) -> str:
             row["date"],
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    ends = [row["end"] for row in newest.values()]
-    count = ", ".join(f"{ends.count(end)} {end}" for end in ("equal", "differs", "refused before"))
+    ends = [_end(row) for row in newest.values()]
+    count = ", ".join(f"{ends.count(end)} {end}" for end in ("equal", FIGURES, "differs", "refused before"))
     return f"{HEAD}\n{count}.\n\n{COLUMNS}\n" + "\n".join(lines) + "\n"
+
+
+FIGURES = "equal but for figures"
+
+
+def _end(row: dict[str, Any]) -> str:
+    """Return what came of a row; figures alone are those of the epoch that was interrupted, also in a table."""
+    of_figures = all(each.startswith(("history.", "table.")) for each in row["differing"])
+    return FIGURES if row["end"] == "differs" and of_figures else str(row["end"])
 
 
 HEAD = """# The same training: what was tried
@@ -209,8 +251,11 @@ HEAD = """# The same training: what was tried
 once, at the moment that the row says; the survivor hands over or not, and the next generation trains to the end. Then
 all is compared with a run that nothing disturbed, on both workers: how often each example was trained, CRC-32 of each
 weight and of each variable of the optimizer, the learning rate, History, what callbacks have counted, and rows of
-tables. *equal* is to the last bit. Where it is not, what differs is named: `history.loss.0`, say, is the figure of the
-epoch that was interrupted, which counts the survivor's share of its examples.
+tables. *equal* is to the last bit. Where it is not, what differs is named, in newer rows with by how much:
+`history.loss.0`, say, is the figure of the epoch that was interrupted, which counts the survivor's share of its
+examples, and `table.2` is its row in a CSVLogger's file. `weights.5` and `weights.6` of `normalized` and `tuned` are
+the moving averages of BatchNormalization, which are the survivor's. All other weights, the optimizers, learning rates,
+callbacks, and how often each example was trained, were equal in all rows but those that say otherwise.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tomllib
 
-from tests.public_scripts.__main__ import _compared, _last, _left, _proof, whole_collection
+from tests.public_scripts import left
+from tests.public_scripts.__main__ import _compared, _last, _proof, whole_collection
 from tests.public_scripts.page import OWN, RESULTS, good, name_of, table_of, verdict
 from tests.public_scripts.running import as_script, shortened
 
@@ -64,7 +65,22 @@ def test_what_a_script_leaves_is_all_but_what_lay_beside_it(tmp_path: Path) -> N
     (work / "given").symlink_to(tmp_path / "data")
     (work / "logs" / "train.csv").touch()
     (work / "best.keras").touch()
-    assert _left(tmp_path) == ["best.keras", "logs/train.csv"]
+    assert left.names(work) == ["best.keras", "logs/train.csv"]
+
+
+def test_what_is_in_the_files_may_differ_as_a_training_does(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for place, more in ((one, 0.0), (other, 1e-5)):
+        place.mkdir()
+        np.save(place / "scores.npy", np.array([1.0 + more, 0.0]))
+        np.savez(place / "both.npz", a=np.arange(3), b=np.ones(2) * (1.0 + 100 * more))
+        (place / "log.csv").write_text(f"epoch,loss\n0,{0.25 + more}\n")
+        (place / "words.txt").write_text("one\n" if place is one else "two\n")
+        (place / "drawing.png").write_bytes(b"1" if place is one else b"2")
+    assert left.compared(one, other) == (4, ["words.txt"])
+    np.savez(other / "both.npz", a=np.arange(3), b=np.ones(2) * 1.1)
+    (other / "log.csv").write_text("epoch,loss\n0,0.2501,9\n")
+    assert left.compared(one, other) == (4, ["both.npz", "log.csv", "words.txt"])
 
 
 def ran(weights: float | None, loss: float | None, count: int = 2) -> dict[str, Any]:
@@ -146,7 +162,7 @@ def test_weights_are_compared_by_the_largest_of_their_array() -> None:
 def test_the_table_says_what_was_not_run_and_why() -> None:
     collection = tomllib.loads(COLLECTION.read_text())
     first, second = (name_of(script) for script in collection["script"][:2])
-    known = {
+    known: dict[str, Any] = {
         first: {"outcome": "not run", "why": "it fails alone: a | b"},
         second: {
             "outcome": "ran",
@@ -164,6 +180,10 @@ def test_the_table_says_what_was_not_run_and_why() -> None:
     assert "1 of " in lines[0]
     assert "1 of them as the page promises, 0 not" in lines[0]
     assert f"| {first} |  |  |  |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
+    known[second]["2"] |= {"files_apart": [], "files_compared": 1, "files_differing": []}
+    assert "| the same 1, 1 by what is in them |" in "".join(table_of(collection, known))
+    known[second]["2"] |= {"files_differing": ["log.csv"]}
+    assert "| differ: log.csv |" in "".join(table_of(collection, known))
     told = "equal (1e-06); worker:1 at step 8, from 6"
     assert f"| {second} | 1 | {told} | equal (3e-07) | other: best.keras |  |  |  |  | unknown |" in lines
     assert sum("no time for it" in line for line in lines) == len(collection["script"]) - 2

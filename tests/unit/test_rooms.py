@@ -21,7 +21,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 
 ROOMS: dict[str, set[str]] = {
     # decides
-    "core": set(),
+    "core": {"protocol"},
     # for people, and pure
     "reporting": {"core"},
     # the wire, and what head and hosts have in common
@@ -114,6 +114,14 @@ def test_the_table_allows_no_more_than_is_used() -> None:
     assert [
         (here, other) for here, others in ROOMS.items() for other in others if (here, other) not in used
     ] == []
+
+
+def test_the_core_knows_of_the_protocol_only_what_hosts_measure() -> None:
+    of_core = [
+        others for module, others in imports(PACKAGE).items() if module.startswith("orchestrator.core.")
+    ]
+    known = {other for others in of_core for other in others if other.startswith("orchestrator.protocol.")}
+    assert known == {"orchestrator.protocol.measures"}
 
 
 def outside(path: Path) -> set[str]:

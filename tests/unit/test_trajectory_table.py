@@ -24,6 +24,7 @@ def test_where_two_ends_differ_is_named() -> None:
     assert trajectory.differences(one, json.loads(json.dumps(one))) == []
     other = {"weights": [1, 3], "history": {"loss": [0.5, 0.4]}}
     assert trajectory.differences(one, other) == ["history.loss", "table", "weights.1"]
+    assert trajectory.differences({"loss": [0.5]}, {"loss": [0.4]}) == ["loss.0 by 2e-01"]
 
 
 @pytest.mark.parametrize("moment", trajectory.MOMENTS)
@@ -45,8 +46,11 @@ def test_the_page_has_the_newest_row_of_each(tmp_path: Path) -> None:
     table = tmp_path / "rows.jsonl"
     table.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
     page = trajectory.page(table)
-    assert "\n1 equal, 1 differs, 0 refused before.\n" in page
+    assert "\n1 equal, 0 equal but for figures, 1 differs, 0 refused before.\n" in page
     listed = [line for line in page.splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in listed] == ["arrays", "gan"]
     assert "| differs: rate | abc |" in listed[0]
+    figures = row | {"differing": ["history.loss.1 by 2e-01", "table.2"]}
+    table.write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    assert "| equal but for figures: history.loss.1 by 2e-01, table.2 | abc |" in trajectory.page(table)
     assert "| equal | def |" in listed[1]

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from orchestrator.cli.fault_recovery import Outcome, watch_recovery
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import complete_host, complete_task, run_argument
 from orchestrator.cli.session import Session
+from orchestrator.cli.show.tables import table
 from orchestrator.client.choice import find, only_active, runs_of, status_of
 from orchestrator.core.errors import Refused, UsageError, WaitTimedOut
 from orchestrator.core.faults import KINDS
@@ -113,25 +114,21 @@ def _wait(
         session.pause(_POLL_EVERY_S)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def shown(outcomes: Sequence[Outcome], session: Session) -> str:
     """Return the table for people."""
-    rows = [("FAULT", "AT STEP", "NOTICED AFTER", "TRAINING AFTER", "STEPS LOST", "WHAT HAPPENED")]
+    rows = [["FAULT", "AT STEP", "NOTICED AFTER", "TRAINING AFTER", "STEPS LOST", "WHAT HAPPENED"]]
     rows += [
-        (
+        [
             f"{outcome.kind} {outcome.target}",
             str(outcome.step),
             _seconds(outcome.noticed_s),
             _seconds(outcome.again_s) if outcome.again_s != 0 else "not stopped",
             "-" if outcome.lost is None else str(outcome.lost),
             outcome.done,
-        )
+        ]
         for outcome in outcomes
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip()
-        for row in rows
-    )
+    return "\n".join(table(rows, session.paint))
 
 
 def _seconds(value: float | None) -> str:
@@ -155,8 +152,7 @@ def _fault_options(command: Any) -> Any:
     return command
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -185,9 +181,8 @@ def _fault_options(command: Any) -> Any:
 @click.option(
     "--timeout", type=DURATION, default="10m", show_default=True, help="Time to recover from a fault."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as a document.")
-@click.pass_obj
-def command(session: Session, /, name: str | None, as_json: bool, **options: Any) -> int:
+@json_option("Print the table as a document.")
+def command(session: Session, /, name: str | None, **options: Any) -> int:
     """Inject real faults into a run, one after the other, and measure its recovery from each.
 
     The run's spec must have `chaos: allowed`. Without NAME: the only active run. Exit code 1 if the run did not
@@ -205,8 +200,6 @@ def command(session: Session, /, name: str | None, as_json: bool, **options: Any
         for_s=options["lasting"],
         timeout_s=options["timeout"],
     )
-    if as_json:
-        session.put_json({"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]})
-    else:
-        session.put(table(outcomes))
+    document = {"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]}
+    session.answer(document, shown(outcomes, session))
     return 0 if all(outcome.recovered for outcome in outcomes) else 1

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.checkpoints import ask, saved_as
 from orchestrator.cli.commands import fetch as fetching
-from orchestrator.cli.help import Group
+from orchestrator.cli.help import Group, json_option
 from orchestrator.cli.host_queries import must_confirm
 from orchestrator.cli.run_choice import complete_checkpoint, complete_run, run_and, run_argument
 from orchestrator.cli.session import Session
@@ -82,35 +82,32 @@ def command() -> None:
     """
 
 
-@command.command(
+@command.subcommand(
     examples=[
         ("orch ckpt ls", "List the checkpoints of the active run, else of the newest"),
         ("orch ckpt ls mnist --json", "List those of the run mnist, for scripts"),
     ]
 )
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def ls(session: Session, name: str | None, as_json: bool) -> int:
+@json_option()
+def ls(session: Session, name: str | None) -> None:
     """List the checkpoints.
 
     The table shows which task saved each one, when, and whether it is verified. A verified checkpoint has been read in
     full without an error. A seed is the copy that a generation started from.
     """
-    _show(ask(session, "list", name), session, as_json=as_json)
-    return 0
+    _show(ask(session, "list", name), session)
 
 
-@command.command(
+@command.subcommand(
     examples=[
         ("orch ckpt verify", "Verify the checkpoints of the active run, else of the newest"),
         ("orch ckpt verify mnist --json", "Verify those of the run mnist, for scripts"),
     ]
 )
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def verify(session: Session, name: str | None, as_json: bool) -> int:
+@json_option()
+def verify(session: Session, name: str | None) -> None:
     """Read every checkpoint in full now.
 
     Exit code 1 if the newest one is broken. A checkpoint that a task is writing at this moment is listed, but
@@ -118,7 +115,7 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     """
     session.say("Reading every checkpoint …")
     answer = ask(session, "read", name)
-    _show(answer, session, as_json=as_json)
+    _show(answer, session)
     newest = next((item for item in answer["checkpoints"] if item["name"] == answer["newest"]), None)
     for item in answer["checkpoints"]:
         if item.get("writing") and not item["set_aside"]:
@@ -135,10 +132,9 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
             f"the newest checkpoint is broken: {newest['name']}: {newest['why']}",
             hint="a restart uses the newest verified checkpoint before it",
         )
-    return 0
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch ckpt rollback --to 120", "The next `orch up --continue` starts from step 120"),
@@ -154,30 +150,27 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     help="A global step, gen-N, or a NAME of `orch ckpt ls`.",
 )
 @click.option("--restart", is_flag=True, help="Restart the tasks of an active run from it.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def rollback(session: Session, name: str | None, checkpoint: str, restart: bool, as_json: bool) -> int:
+@json_option()
+def rollback(session: Session, name: str | None, checkpoint: str, restart: bool) -> None:
     """Go back to a checkpoint.
 
     The next generation starts from it, and newer checkpoints are set aside. Nothing is removed: a rollback to a
     checkpoint that was set aside brings it back. Exit code 6 if the run is active and --restart is not given.
     """
     answer = ask(session, "rollback", name, checkpoint, restart=restart)
-    if as_json:
-        session.put_json(answer)
-        return 0
     target = answer["checkpoint"]
     aside = answer["set_aside"]
     what = f"; set aside: generation {', '.join(map(str, aside))}" if aside else ""
     then = (
         "restarting its tasks from it" if answer["active"] else "the next `orch up --continue` starts from it"
     )
-    session.put(f"{answer['run_id']}: back to step {target['global_step']} ({target['name']}){what}; {then}")
-    session.say("The checkpoint is pinned; `orch ckpt unpin` removes the pin")
-    return 0
+    back = f"back to step {target['global_step']} ({target['name']}){what}"
+    session.answer(answer, f"{answer['run_id']}: {back}; {then}")
+    if not session.wants_json:
+        session.say("The checkpoint is pinned; `orch ckpt unpin` removes the pin")
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch ckpt pin 120", "Keep the checkpoint of step 120 of the active run, else of the newest"),
@@ -185,14 +178,13 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     ],
 )
 @run_and("checkpoint", complete_checkpoint)
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def pin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> int:
+@json_option()
+def pin(session: Session, name: str | None, checkpoint: str) -> None:
     """Pin a checkpoint, so that it stays. Neither the spec's `keep` nor the script's own clean-up removes it."""
-    return _pinned("pin", session, name, checkpoint, as_json=as_json)
+    _pinned("pin", session, name, checkpoint)
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch ckpt unpin 120", "Unpin the checkpoint of step 120 of the active run, else of the newest"),
@@ -200,14 +192,13 @@ def pin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> i
     ],
 )
 @run_and("checkpoint", complete_checkpoint)
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> int:
+@json_option()
+def unpin(session: Session, name: str | None, checkpoint: str) -> None:
     """Remove the pin of a checkpoint."""
-    return _pinned("unpin", session, name, checkpoint, as_json=as_json)
+    _pinned("unpin", session, name, checkpoint)
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch ckpt rm gen-1", "Remove generation 1 of the active run, else of the newest"),
@@ -219,9 +210,8 @@ def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) ->
 )
 @run_and("checkpoint", complete_checkpoint)
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: bool) -> int:
+@json_option()
+def rm(session: Session, name: str | None, checkpoint: str, yes: bool) -> None:
     """Remove a generation, or all that is set aside.
 
     CHECKPOINT is gen-N (a generation with all its checkpoints) or `set-aside`. The checkpoint that the next start
@@ -237,15 +227,12 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
         question = f"{listed['run_id']}: remove {which} in {listed['dir']}, {total}?"
         must_confirm(session, question, otherwise="nothing was removed")
     answer = ask(session, "rm", str(listed["run_id"]), checkpoint)
-    if as_json:
-        session.put_json({"schema": 1, **answer})
-        return 0
     which = ", ".join(f"gen-{number}" for number in answer["removed"]) or "nothing"
-    session.put(f"{answer['run_id']}: removed {which}; {size(answer['bytes'])} are free again")
-    return 0
+    done = f"{answer['run_id']}: removed {which}; {size(answer['bytes'])} are free again"
+    session.answer({"schema": 1, **answer}, done)
 
 
-@command.command(
+@command.subcommand(
     examples=[
         ("orch ckpt fetch", "Fetch the newest checkpoint of the active run, else of the newest"),
         ("orch ckpt fetch mnist 120 --to saved", "Fetch that of step 120 of the run mnist into saved/"),
@@ -255,16 +242,10 @@ def rm(session: Session, name: str | None, checkpoint: str, yes: bool, as_json: 
 @click.argument("checkpoint", required=False, shell_complete=complete_checkpoint)
 @click.option("--to", "directory", type=click.Path(), help="The directory. Default: NAME-outputs/RUN_ID.")
 @click.option("--force", is_flag=True, help="Replace files that are there with another content.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
+@json_option()
 def fetch(
-    session: Session,
-    name: str | None,
-    checkpoint: str | None,
-    directory: str | None,
-    force: bool,
-    as_json: bool,
-) -> int:
+    session: Session, name: str | None, checkpoint: str | None, directory: str | None, force: bool
+) -> None:
     """Fetch the files of a checkpoint from the host that saves. Exit code 6 if a file here has another content."""
     listed = ask(session, "list", name)
     wanted = str(listed["newest"]) if checkpoint is None else checkpoint
@@ -284,7 +265,7 @@ def fetch(
         )
     run_id = str(listed["run_id"])
     request = fetching.Request(run_id, (), None, directory, force, saved_as(found[0]))
-    return fetching.fetched(session, request, as_json=as_json)
+    fetching.fetched(session, request)
 
 
 def _is_meant(checkpoint: Document, what: str) -> bool:
@@ -294,21 +275,16 @@ def _is_meant(checkpoint: Document, what: str) -> bool:
     return digits != what and digits.isdecimal() and int(digits) == checkpoint["generation"]
 
 
-def _pinned(verb: str, session: Session, name: str | None, checkpoint: str, *, as_json: bool) -> int:
+def _pinned(verb: str, session: Session, name: str | None, checkpoint: str) -> None:
     answer = ask(session, verb, name, checkpoint)
-    if as_json:
-        session.put_json(answer)
-        return 0
     pinned = answer["checkpoint"]
     done = "unpinned" if verb == "unpin" else "already pinned" if answer.get("already") else "pinned"
-    session.put(
-        f"step {pinned['global_step']} of generation {pinned['generation']} ({pinned['name']}): {done}"
-    )
-    return 0
+    which = f"step {pinned['global_step']} of generation {pinned['generation']} ({pinned['name']})"
+    session.answer(answer, f"{which}: {done}")
 
 
-def _show(answer: Document, session: Session, *, as_json: bool) -> None:
-    if as_json:
+def _show(answer: Document, session: Session) -> None:
+    if session.wants_json:
         session.put_json({"schema": 1, **answer})
         return
     checkpoints = answer["checkpoints"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, get_completion_class
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.session import Session
 
 _VARIABLE = "_ORCH_COMPLETE"
@@ -50,8 +50,7 @@ class Bash(BashComplete):
     source_template = _BASH
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch completion bash > ~/.local/share/bash-completion/completions/orch", "Install it for bash"),
         ("orch completion zsh > ~/.zfunc/_orch", "For zsh, where ~/.zshrc has ~/.zfunc in fpath"),
@@ -59,12 +58,10 @@ class Bash(BashComplete):
     ],
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_obj
-def command(session: Session, shell: str) -> int:
+def command(session: Session, shell: str) -> None:
     """Print the completion script of SHELL. It completes commands, options, and the names of runs, hosts and tasks."""
     from orchestrator.cli.main import cli
 
     kind = Bash if shell == "bash" else get_completion_class(shell)
     assert kind is not None
     session.put(kind(cli, {}, "orch", _VARIABLE).source())
-    return 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.help import Group
+from orchestrator.cli.handover import end_coordinator, hand_over
+from orchestrator.cli.help import Group, json_option
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session, is_not_running
 from orchestrator.cli.show import render
 from orchestrator.client.choice import is_active
+from orchestrator.client.starting import ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable, SomeHostsOnly
 
 
@@ -26,14 +28,13 @@ def command() -> None:
     """
 
 
-@command.command(
+@command.subcommand(
     examples=[
         ("orch coordinator run", "Run it until Ctrl-C"),
         ("ORCH_STATE_DIR=/srv/orch orch coordinator run", "Run it with its journal in another directory"),
     ]
 )
 @click.option("--after", type=int, metavar="PID", hidden=True, help="The coordinator that this one replaces.")
-@click.pass_obj
 def run(session: Session, after: int | None) -> int:
     """Run the coordinator in the foreground, as systemd does. SIGINT or SIGTERM ends it."""
     from orchestrator.head.coordinator.main import run as run_coordinator
@@ -43,36 +44,30 @@ def run(session: Session, after: int | None) -> int:
     return code
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch coordinator start", "Start it unless it is running"),
         ("orch coordinator start --json", "The same, and print its pid, epoch, version and socket"),
     ],
 )
-@click.option("--json", "as_json", is_flag=True, help="Print its document, for scripts.")
-@click.pass_obj
-def start(session: Session, as_json: bool) -> int:
+@json_option("Print its document, for scripts.")
+def start(session: Session) -> None:
     """Start the coordinator in the background, unless it is running."""
-    from orchestrator.client.starting import ensure_coordinator
-
     document, started = ensure_coordinator(session)
     if not started:
         session.say(f"Coordinator already running (pid {document.get('pid')})")
-    if as_json:
-        session.put_json(document)
-    return 0
+    session.answer(document)
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch coordinator stop", "Stop it; the tasks keep running"),
         ("orch coordinator stop && orch coordinator start", "Stop it and start another one"),
     ],
 )
-@click.pass_obj
-def stop(session: Session) -> int:
+def stop(session: Session) -> None:
     """Stop the coordinator. The tasks keep running; the next coordinator adopts them."""
     try:
         stop_coordinator(session)
@@ -80,12 +75,10 @@ def stop(session: Session) -> int:
         if not is_not_running(e):
             raise
         session.say("No coordinator is running")
-    return 0
 
 
 def stop_coordinator(session: Session) -> None:
     """Stop the coordinator, and wait for its end. Raises CoordinatorUnreachable if none is running."""
-    from orchestrator.cli.handover import end_coordinator
 
     client = session.client()
     active = [render.title(run) for run in client.get("/v1/status").get("runs") or [] if is_active(run)]
@@ -96,7 +89,7 @@ def stop_coordinator(session: Session) -> None:
         session.warn(f"nobody restarts {', '.join(active)} after a failure until `orch coordinator start`")
 
 
-@command.command(
+@command.subcommand(
     acts=True,
     examples=[
         ("orch coordinator restart", "Replace the coordinator by one of this version"),
@@ -106,59 +99,40 @@ def stop_coordinator(session: Session) -> None:
 @click.option(
     "--timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for all hosts."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was adopted as a document.")
-@click.pass_obj
-def restart(session: Session, timeout: float, as_json: bool) -> int:
+@json_option("Print what was adopted as a document.")
+def restart(session: Session, timeout: float) -> None:
     """Replace the coordinator by one of this orch's version. The tasks keep running.
 
     Refused if this version cannot read the journal; the old coordinator then keeps running. Once the new one waits
     for the journal, the handover no longer needs this command. Exit code 4 if a host has not reported in time; its
     tasks are not restarted for that.
     """
-    from orchestrator.cli.handover import hand_over
 
     done = hand_over(session, timeout_s=timeout)
-    if as_json:
-        session.put_json(done.to_json())
-    else:
-        session.put(done.sentence)
+    session.answer(done.to_json(), done.sentence)
     if done.waiting:
         raise SomeHostsOnly(
             f"no report yet from {', '.join(done.waiting)}",
             hint="the coordinator keeps trying; `orch status` shows the hosts",
         )
-    return 0
 
 
-@command.command(
+@command.subcommand(
     examples=[
         ("orch coordinator status", "Show its pid, version, directories, runs and hosts"),
         ("orch coordinator status --json", "The same as a document"),
     ]
 )
-@click.option("--json", "as_json", is_flag=True, help="Print its document, for scripts.")
-@click.pass_obj
-def status(session: Session, as_json: bool) -> int:
+@json_option("Print its document, for scripts.")
+def status(session: Session) -> None:
     """Show the running coordinator. Exit code 3 if none is running."""
     document = session.client().get("/v1/coordinator")
-    if as_json:
-        session.put_json(document)
-    else:
-        keys = (
-            "pid",
-            "epoch",
-            "version",
-            "socket",
-            "state_dir",
-            "started_at",
-            "service",
-            "warning",
-            "runs",
-            "hosts",
-        )
-        rows = [(key, _listed(document[key])) for key in keys if document.get(key) is not None]
-        session.put("\n".join(f"{key.replace('_', ' '):<11} {text}" for key, text in rows))
-    return 0
+    keys = (
+        *("pid", "epoch", "version", "socket", "state_dir"),
+        *("started_at", "service", "warning", "runs", "hosts"),
+    )
+    rows = [(key, _listed(document[key])) for key in keys if document.get(key) is not None]
+    session.answer(document, *(f"{key.replace('_', ' '):<11} {text}" for key, text in rows))
 
 
 def _listed(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_run
 from orchestrator.cli.session import Session
 from orchestrator.client.known_run import known_run
@@ -47,8 +47,7 @@ def _file(change: FileChange, session: Session) -> Iterator[str]:
         yield session.paint(line, colour) if colour else line
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch diff mnist", "What has changed in its file and code since it began"),
@@ -60,11 +59,8 @@ def _file(change: FileChange, session: Session) -> Iterator[str]:
 @click.argument("other", required=False, metavar="[RUN2]", shell_complete=complete_run)
 @click.option("--full", is_flag=True, help="Show the lines that differ, as diff -u does.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit code 10 where something differs.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(
-    session: Session, name: str, other: str | None, full: bool, detailed_exitcode: bool, as_json: bool
-) -> int:
+@json_option()
+def command(session: Session, name: str, other: str | None, full: bool, detailed_exitcode: bool) -> int:
     """Compare the run NAME with its cluster spec and working directory as they are now, or with RUN2.
 
     The spec is compared key by key, the code file by file with what was pushed when the run began, and the packages,
@@ -79,14 +75,11 @@ def command(
     else:
         what, plan = comparing.plan_of_now(run)
         comparison = comparing.with_now(session.paths, run, plan)
-    if as_json:
-        session.put_json({"schema": 1, "run": run.run_id, "with": what, **comparing.document(comparison)})
-    else:
-        for line in lines(comparison, session, full=full):
-            session.put(line)
-        if comparison.is_same:
-            how = "do not differ" if comparison.code is not None else "have the same spec"
-            session.say(f"{run.run_id} and {what} {how}")
+    document = {"schema": 1, "run": run.run_id, "with": what, **comparing.document(comparison)}
+    session.answer(document, *lines(comparison, session, full=full))
+    if comparison.is_same and not session.wants_json:
+        how = "do not differ" if comparison.code is not None else "have the same spec"
+        session.say(f"{run.run_id} and {what} {how}")
     if comparison.code is None:
         session.warn("the code cannot be compared: it was not pushed yet, or by an older orch")
     return CHANGED if detailed_exitcode and not comparison.is_same else 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.both import process
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import carried_out, is_interactive
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
@@ -149,9 +149,9 @@ _MAKE_DIRECTORY = "exec /bin/sh -c 'IFS= read -r d && exec mkdir -p -m 700 -- \"
 class _Fixes:
     """The actions of --fix. Each method returns how many things it has fixed."""
 
-    def __init__(self, session: Session, plan: Plan, findings: Sequence[Finding], *, asks: bool) -> None:
+    def __init__(self, session: Session, plan: Plan, findings: Sequence[Finding]) -> None:
         self._session, self._plan, self._findings = session, plan, findings
-        self._asks = asks and is_interactive(session)
+        self._asks = not session.wants_json and is_interactive(session)
 
     def all(self, orphans: Sequence[Item]) -> int:
         """Fix everything, the keys first."""
@@ -178,7 +178,7 @@ class _Fixes:
         self._session.paths.ensure()
         transport = SshTransport(Path(self._session.paths.known_hosts))
         try:
-            scanned, added = trust_rounds(self._session, transport, unknown, TrustRequest(), quiet=False)
+            scanned, added = trust_rounds(self._session, transport, unknown, TrustRequest())
         except OrchestratorError as e:
             self._session.warn(str(e))
             self._session.hint(e.hint)
@@ -218,8 +218,7 @@ class _Fixes:
         return len(orphans) - len(problems)
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch doctor cluster.yaml", "Check everything between these hosts and their first step"),
         ("orch doctor cluster.yaml --json", "The same for scripts; exit code 1 where something is an error"),
@@ -240,9 +239,8 @@ class _Fixes:
     is_flag=True,
     help="Measure what each host sends each other, for 20 s or so, a minute at most.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bool) -> int:
+@json_option()
+def command(session: Session, file: str, fix: bool, bandwidth: bool) -> int:
     """Find what would keep the spec of FILE from training on its hosts, why it matters, and what to do about it.
 
     All hosts are checked at once: SSH, names and ports between all pairs of hosts, Python and its packages, GPUs,
@@ -263,7 +261,7 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
     result = examined(file, plan, session, imports=True, bandwidth=bandwidth)
     orphans = _orphans(session, plan, result.runs)
     found = worst_first([*result.findings, *map(_orphan_finding, orphans), *_agents(session, plan)])
-    if as_json:
+    if session.wants_json:
         session.put_json({"schema": 1, "findings": [item.document() for item in found]})
     else:
         _show(session, found)
@@ -273,7 +271,7 @@ def command(session: Session, file: str, fix: bool, bandwidth: bool, as_json: bo
             f"{counted(len(result.errors), 'error')}, {counted(warnings, 'warning')}"
         )
     if fix:
-        done = _Fixes(session, plan, found, asks=not as_json).all(orphans)
+        done = _Fixes(session, plan, found).all(orphans)
         session.say(
             f"fixed; `orch doctor {file}` looks again" if done else "none of this can be fixed from here"
         )

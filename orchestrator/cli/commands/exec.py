@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_host, complete_run, complete_task
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
@@ -68,7 +68,6 @@ class Output:
     session: Session
     width: int
     """The width of the longest host name; 0: no prefixes."""
-    keeps: bool
     kept: dict[tuple[str, int], bytearray] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -78,7 +77,7 @@ class Output:
         with self._lock:
             held = self.kept.setdefault((host, stream), bytearray())
             held += data
-            if self.keeps:
+            if self.session.wants_json:
                 if len(held) > _KEPT_BYTES_MAX:
                     self.cut.add(host)
                     del held[_KEPT_BYTES_MAX:]
@@ -93,7 +92,7 @@ class Output:
     def end(self) -> None:
         """Print the output that has no line end yet."""
         for (host, stream), held in self.kept.items():
-            if held and not self.keeps:
+            if held and not self.session.wants_json:
                 self._show(host, stream, bytes(held))
 
     def text(self, host: str, stream: int) -> str:
@@ -110,16 +109,14 @@ class Output:
             self.session.say(shown)
 
 
-def run(
-    asked: Sequence[tuple[HostPlan, Asked]], session: Session, *, keeps: bool
-) -> tuple[list[Ended], Output]:
+def run(asked: Sequence[tuple[HostPlan, Asked]], session: Session) -> tuple[list[Ended], Output]:
     """Run the command on all hosts, and return how it ended on each. An interruption first ends it everywhere."""
     from orchestrator.head.code import bundle
     from orchestrator.head.coordinator.main import transports
     from orchestrator.head.links.remote import Remote
 
     names = [host.name for host, _ in asked]
-    output = Output(session, max(map(len, names)) if len(names) > 1 else 0, keeps)
+    output = Output(session, max(map(len, names)) if len(names) > 1 else 0)
     remote = Remote(transports(session.paths), bundle.load, output.receive)
     futures = remote.run(asked)
     try:
@@ -164,8 +161,7 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
     return SomeHostsOnly(f"it failed on {len(failed)} of {counted(len(ended), 'host')}: {listed(failures)}")
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -187,8 +183,7 @@ def verdict(ended: Sequence[Ended]) -> int | OrchestratorError:
     help="On the host of this task, with its environment (TF_CONFIG, GPUs, `env:`) and in its working directory.",
 )
 @click.option("--shell", is_flag=True, help="Join the words, and let /bin/sh of the host read them.")
-@click.option("--json", "as_json", is_flag=True, help="Print one document at the end, with all output.")
-@click.pass_obj
+@json_option("Print one document at the end, with all output.")
 def command(
     session: Session,
     name: str,
@@ -197,7 +192,6 @@ def command(
     host: str | None,
     task: str | None,
     shell: bool,
-    as_json: bool,
 ) -> int:
     """Run COMMAND on the hosts of the run NAME, over orch's own connection. It has no stdin and no terminal.
 
@@ -209,21 +203,20 @@ def command(
         raise UsageError("use only one of --all, --host and --task")
     argv = ["/bin/sh", "-c", " ".join(words)] if shell else list(words)
     asked = orders(known_run(session.paths, name), argv, host, task, spares=all_)
-    ended, output = run(asked, session, keeps=as_json)
+    ended, output = run(asked, session)
     output.end()
-    if as_json:
-        hosts = [
-            {
-                "host": ending.host,
-                "exit_code": ending.exit_code,
-                "problem": str(ending.problem) if ending.problem is not None else None,
-                "stdout": output.text(ending.host, 1),
-                "stderr": output.text(ending.host, 2),
-                "cut": ending.host in output.cut,
-            }
-            for ending in ended
-        ]
-        session.put_json({"schema": 1, "command": shlex.join(words), "hosts": hosts})
+    hosts = [
+        {
+            "host": ending.host,
+            "exit_code": ending.exit_code,
+            "problem": str(ending.problem) if ending.problem is not None else None,
+            "stdout": output.text(ending.host, 1),
+            "stderr": output.text(ending.host, 2),
+            "cut": ending.host in output.cut,
+        }
+        for ending in ended
+    ]
+    session.answer({"schema": 1, "command": shlex.join(words), "hosts": hosts})
     result = verdict(ended)
     for ending in ended if isinstance(result, int | SomeHostsOnly) else ():
         if ending.problem is not None:

@@ -7,12 +7,11 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.help import Command, Group
+from orchestrator.cli.help import Group, json_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError, UsageError
 
@@ -57,30 +56,24 @@ def command() -> None:
     """Write FILE in the format of another engine. Nothing is contacted and nothing is started."""
 
 
-@command.command(
+@command.subcommand(
     "slurm",
-    cls=Command,
     examples=[
         ("orch export slurm cluster.yaml", "Print the batch script of a run"),
         ("orch export slurm cluster.yaml --json", "As a document, for scripts"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print a document with the script.")
-@click.pass_obj
-def slurm(session: Session, file: str, as_json: bool) -> int:
+@json_option("Print a document with the script.")
+def slurm(session: Session, file: str) -> None:
     """Print the script that `orch up --on slurm FILE` submits. Nothing is written or submitted."""
     from orchestrator.client.on_slurm import script_of
 
     script = script_of(file, session)
-    if as_json:
-        session.put_json({"schema": 1, "script": script})
-    else:
-        session.put(script.rstrip())
-    return 0
+    session.answer({"schema": 1, "script": script}, script.rstrip())
 
 
-@command.command(
+@command.subcommand(
     "k8s",
     examples=[
         ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
@@ -129,31 +122,14 @@ def slurm(session: Session, file: str, as_json: bool) -> int:
 )
 @click.option(
     "--save-wait",
+    "save_wait_s",
     type=click.IntRange(0, 86400),
     default=120,
     show_default=True,
     help="How many seconds a pod that must end may go on, to save one more checkpoint.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a List as JSON.")
-@click.pass_obj
-def kubernetes(
-    session: Session,
-    file: str,
-    image: str,
-    kind: str,
-    code_dir: str | None,
-    python: str | None,
-    claim: str | None,
-    claim_only: bool,
-    storage: str,
-    shm: str,
-    cpu: str | None,
-    memory: str | None,
-    namespace: str | None,
-    restarts: int,
-    save_wait: int,
-    as_json: bool,
-) -> int:
+@json_option("Print a List as JSON.")
+def kubernetes(session: Session, /, file: str, kind: str, claim_only: bool, **options: Any) -> None:
     """Print FILE as a JobSet of Kubernetes.
 
     Each pod runs orch's entry point. It verifies the checkpoint, fences the generation, watches for stalls, and ends
@@ -173,38 +149,24 @@ def kubernetes(
         )
     plan, _ = load_plan(file)
     spec = load_spec(file)
-    wishes = Wishes(
-        image=image,
-        code_dir=code_dir,
-        python=python or spec.run.python or "python3",
-        claim=claim,
-        storage=storage,
-        shm=shm,
-        cpu=cpu,
-        memory=memory,
-        namespace=namespace,
-        restarts=restarts,
-        save_wait_s=float(save_wait),
-        pod=spec.kubernetes.pod if spec.kubernetes else None,
-    )
+    options["python"] = options["python"] or spec.run.python or "python3"
+    options["save_wait_s"] = float(options["save_wait_s"])
+    wishes = Wishes(**options, pod=spec.kubernetes.pod if spec.kubernetes else None)
     _check(file, plan, wishes)
     if claim_only:
         objects, remarks = claims(plan, wishes), notes(plan, wishes)[:1]
         if not objects:
             raise UsageError(
                 "there is no claim to make",
-                hint="leave out --claim" if claim else "`checkpoint: {dir: …}` in the file asks for one",
+                hint="leave out --claim"
+                if wishes.claim
+                else "`checkpoint: {dir: …}` in the file asks for one",
             )
     else:
-        objects = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
+        objects = manifests(plan, wishes, bundle.packed(), None if wishes.code_dir else _code(file, plan))
         remarks = notes(plan, wishes)
-    session.put((as_list(objects) if as_json else as_yaml(objects, remarks)).rstrip("\n"))
-    _say_notes(session, remarks[1:])
-    return 0
-
-
-def _say_notes(session: Session, remarks: Sequence[str]) -> None:
-    for remark in remarks:
+    session.put((as_list(objects) if session.wants_json else as_yaml(objects, remarks)).rstrip("\n"))
+    for remark in remarks[1:]:
         session.say(f"note: {remark}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.checkpoints import best_model, saved_as
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_run, complete_task, name_and_task
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
@@ -140,15 +140,14 @@ class _Bringer:
         return entry
 
 
-def fetched(session: Session, request: Request, *, as_json: bool) -> int:
+def fetched(session: Session, request: Request) -> None:
     """Fetch what is requested, and show what came. Raises OrchestratorError if not everything did."""
     document = run(request, session)
-    if as_json:
+    if session.wants_json:
         session.put_json(document)
     else:
         _show(document, request.patterns, session)
     _check(document, request.patterns)
-    return 0
 
 
 def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
@@ -186,12 +185,13 @@ def _show(document: Mapping[str, Any], patterns: Sequence[str], session: Session
         return
     rows = [["FILE", "SIZE", "TASK", "HOST", ""]]
     words = {"fetched": "fetched", "here": "was here", "differs": "differs", "failed": "failed"}
-    rows += [
-        [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"], words[file["state"]]]
-        for file in files
-    ]
+    rows += [[*_cells(file), words[file["state"]]] for file in files]
     session.say("\n".join(table(rows, session.paint_err, right=frozenset({"SIZE"}))))
     session.put(document["directory"])
+
+
+def _cells(file: Mapping[str, Any]) -> list[str]:
+    return [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]]
 
 
 def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: Session) -> None:
@@ -200,8 +200,7 @@ def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: S
     session.say(f"{listing['run_id']}: nothing to fetch: {who} in their working directories")
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch fetch mnist", "Fetch all that the tasks of mnist have left, into mnist-outputs/"),
@@ -217,8 +216,7 @@ def _say_nothing(listing: Mapping[str, Any], patterns: Sequence[str], session: S
 @click.option("--force", is_flag=True, help="Replace files that are there with another content.")
 @click.option("--best", is_flag=True, help="The best model of the checkpoint directory.")
 @click.option("--list", "only_list", is_flag=True, help="Print what could be fetched; fetch nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
+@json_option()
 def command(
     session: Session,
     name: str | None,
@@ -228,8 +226,7 @@ def command(
     force: bool,
     best: bool,
     only_list: bool,
-    as_json: bool,
-) -> int:
+) -> None:
     """Fetch the files that the tasks have left in their working directories, such as a saved model.
 
     PATTERN is read as in .gitignore: `model.keras`, `*.csv`, `plots/`. The chief's files come to the directory itself,
@@ -247,23 +244,18 @@ def command(
             raise UsageError("--best is of the chief, and --task names a task", hint="leave one of them out")
         document, name = best_model(session, name, patterns)
         request = Request(name, (), None, directory, force, saved_as(document))
-    if only_list:
-        # Print what could be fetched, and fetch nothing
-        client = session.client()
-        chosen = to_read(client, request.name)
-        listing = list_outputs(client, chosen, request)
-        if as_json:
-            session.put_json({"schema": 1, **listing})
-            return 0
-        rows = [["FILE", "SIZE", "TASK", "HOST"]]
-        rows += [
-            [one_line(file["to"]), size(file["bytes"]), file["task"], file["host"]]
-            for file in listing["files"]
-        ]
-        if listing["files"]:
-            session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
-        else:
-            _say_nothing(listing, request.patterns, session)
-        _tell_missing(listing, session)
-        return 0
-    return fetched(session, request, as_json=as_json)
+    if not only_list:
+        fetched(session, request)
+        return
+    # Print what could be fetched, and fetch nothing
+    client = session.client()
+    listing = list_outputs(client, to_read(client, request.name), request)
+    rows = [["FILE", "SIZE", "TASK", "HOST"]]
+    rows += [_cells(file) for file in listing["files"]]
+    shown = table(rows, session.paint, right=frozenset({"SIZE"}))
+    session.answer({"schema": 1, **listing}, *(shown if listing["files"] else ()))
+    if session.wants_json:
+        return
+    if not listing["files"]:
+        _say_nothing(listing, request.patterns, session)
+    _tell_missing(listing, session)

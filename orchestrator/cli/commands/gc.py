@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.orphans import KEPT, Item, Known, code_line, find_here, known, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
@@ -135,8 +135,7 @@ def shown(items: Sequence[Item], session: Session) -> str:
     return "\n".join(table(rows, session.paint, right=frozenset({"SIZE"})))
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         ("orch gc --dry-run", "List orphans on the hosts of all known runs"),
@@ -167,8 +166,7 @@ def shown(items: Sequence[Item], session: Session) -> str:
     metavar="RUN",
     help="Also remove this ended run's checkpoints on the head node.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
+@json_option()
 def command(
     session: Session,
     files: tuple[str, ...],
@@ -176,8 +174,7 @@ def command(
     dry_run: bool,
     even_alive: tuple[str, ...],
     even_checkpoints: tuple[str, ...],
-    as_json: bool,
-) -> int:
+) -> None:
     """Find orphans, which are left by runs that this head node does not know, and remove them after you confirm.
 
     Orphans are processes, directories, logs, code and checkpoints that were copied to this machine, and secrets of
@@ -199,7 +196,7 @@ def command(
     items += left + find_here(session, plans)
     failed = say_problems(session, answers)
     chosen = may_go(items, even_alive, even_checkpoints, ours)
-    if not as_json:
+    if not session.wants_json:
         session.put(shown(items, session))
     _say_spared(session, [item for item in items if item not in chosen])
     problems: dict[Item, str] = {}
@@ -208,27 +205,23 @@ def command(
         problems = remove(session, ask, chosen, even_alive, ours)
     removed = [item for item in chosen if going and item not in problems]
     code = code_line(session, tidy=going)
-    if as_json:
-        session.put_json(_document(items, removed, problems, failed))
-    elif removed:
-        session.say(
-            f"Removed {size(sum(item.bytes for item in removed))} in {counted(len(removed), 'place')}"
-        )
-    if code and not as_json:
-        session.say(code)
-    return _end(problems, failed)
-
-
-def _document(
-    items: Sequence[Item], removed: Sequence[Item], problems: Mapping[Item, str], failed: Sequence[str]
-) -> dict[str, Any]:
-    return {
+    document = {
         "schema": 1,
         "found": [item.to_json() for item in items],
         "removed": [item.to_json() for item in removed],
         "problems": [{**item.to_json(), "why": why} for item, why in problems.items()],
         "unasked": failed,
     }
+    session.answer(document)
+    taken = size(sum(item.bytes for item in removed))
+    done = [f"Removed {taken} in {counted(len(removed), 'place')}"] if removed else []
+    for sentence in () if session.wants_json else filter(None, [*done, code]):
+        session.say(sentence)
+    if problems:
+        reasons = "; ".join(f"{item.run} on {item.host}: {why}" for item, why in problems.items())
+        raise Refused(f"could not remove {reasons}")
+    if failed:
+        raise SomeHostsOnly(f"could not query {', '.join(failed)}", hint="repeat `orch gc` once they answer")
 
 
 def _say_spared(session: Session, spared: Sequence[Item]) -> None:
@@ -261,12 +254,3 @@ def _agreed(session: Session, chosen: Sequence[Item], even_alive: Sequence[str],
         return True
     session.say("Nothing removed")
     return False
-
-
-def _end(problems: Mapping[Item, str], failed: Sequence[str]) -> int:
-    if problems:
-        reasons = "; ".join(f"{item.run} on {item.host}: {why}" for item, why in problems.items())
-        raise Refused(f"could not remove {reasons}")
-    if failed:
-        raise SomeHostsOnly(f"could not query {', '.join(failed)}", hint="repeat `orch gc` once they answer")
-    return 0

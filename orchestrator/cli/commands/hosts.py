@@ -14,9 +14,8 @@ from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import fold, printable
 from orchestrator.client.hosts import document, is_free
-from orchestrator.core.errors import SomeHostsOnly, UsageError
+from orchestrator.core.errors import SomeHostsOnly
 from orchestrator.core.words import size
-from orchestrator.spec import own_inventory
 
 Host = Mapping[str, Any]
 
@@ -26,7 +25,8 @@ Host = Mapping[str, Any]
     about_runs=True,
     examples=[
         ("orch hosts cluster.yaml", "Show the hosts of a cluster spec, before anything is started on them"),
-        ("orch hosts", "Show the hosts of the active runs"),
+        ("orch hosts lab.yaml", "Show the hosts of an inventory"),
+        ("orch hosts", "Show the hosts of your own inventory, and of the active runs"),
         ("orch hosts cluster.yaml --free", "Show only hosts that may take a task now"),
         ("orch hosts cluster.yaml --json", "Print everything that is known, for scripts"),
     ],
@@ -39,12 +39,9 @@ Host = Mapping[str, Any]
 def command(session: Session, file: str | None, free: bool, as_json: bool) -> int:
     """Show every host: CPUs, memory, disk, GPUs and slots with who holds them, and the runs of orch that live there.
 
-    Without FILE: the hosts of the active runs. The hosts are asked themselves, without the coordinator. Exit code 4
-    where one cannot be reached.
+    FILE is a cluster spec or an inventory; without it: your own inventory and the hosts of the active runs. The hosts
+    are asked themselves, without the coordinator. Exit code 4 where one cannot be reached.
     """
-    if file is None and own_inventory.chosen.get():
-        hint = "`orch hosts cluster.yaml --inventory FILE`"
-        raise UsageError("--inventory stands in for the hosts of a spec, and no spec is named", hint=hint)
     hosts = document(session, file)
     if free:
         hosts["hosts"] = [host for host in hosts["hosts"] if is_free(host)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,6 @@ from orchestrator.cli.session import Session
 from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from orchestrator.spec.foreign.layout import Layout
 
 _COMMAND = click.argument(
@@ -42,41 +42,45 @@ def command() -> None:
     """
 
 
-def _output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that all sources have."""
-    name = click.option("--name", default="imported", help="The run's name.", metavar="NAME")
-    output = click.option(
-        "--output", type=click.Path(), help="Write this file, which must not exist, instead of stdout."
-    )
-    return name(output(function))
-
-
 _BYTES_MAX = 512 << 10
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-@command.command(
+def _source(name: str, **properties: Any) -> Callable[[Callable[..., Layout]], click.Command]:
+    """Declare a source. What its function reads is written, by the options that all sources have."""
+
+    def declare(read: Callable[..., Layout]) -> click.Command:
+        @wraps(read)
+        def write(session: Session, /, name: str, output: str | None, **given: Any) -> None:
+            put(session, read(**given), name, output)
+
+        written = click.option(
+            "--output", type=click.Path(), help="Write this file, which must not exist, instead of stdout."
+        )(write)
+        named = click.option("--name", default="imported", help="The run's name.", metavar="NAME")(written)
+        return command.subcommand(name, **{"context_settings": _PASSED_ON, **properties})(named)
+
+    return declare
+
+
+@_source(
     "horovodrun",
-    context_settings=_PASSED_ON,
     examples=[
         ("orch import horovodrun -np 8 -H server1:4,server2:4 python train.py", "As you start it today"),
         ("orch import horovodrun -np 4 python train.py --lr 0.1", "Four ranks on this machine"),
     ],
 )
-@_output
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="ARGS... python train.py")
-@click.pass_obj
-def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str | None) -> int:
+def horovodrun(words: tuple[str, ...]) -> Layout:
     """From the arguments of horovodrun."""
     from orchestrator.spec.foreign import mpi
 
-    return put(session, mpi.horovodrun(words, _read), name, output)
+    return mpi.horovodrun(words, _read)
 
 
-@command.command(
+@_source(
     "mpirun",
-    context_settings=_PASSED_ON,
     examples=[
         (
             "orch import mpirun -np 8 -H server1:4,server2:4 -bind-to none python train.py",
@@ -85,86 +89,59 @@ def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str 
         ("orch import mpirun --hostfile hosts.txt -x NCCL_DEBUG=INFO python train.py", "With a hostfile"),
     ],
 )
-@_output
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="ARGS... python train.py")
-@click.pass_obj
-def mpirun(session: Session, words: tuple[str, ...], name: str, output: str | None) -> int:
+def mpirun(words: tuple[str, ...]) -> Layout:
     """From the arguments of mpirun, for Horovod."""
     from orchestrator.spec.foreign import mpi
 
-    return put(session, mpi.mpirun(words, _read), name, output)
+    return mpi.mpirun(words, _read)
 
 
-@command.command(
+@_source(
     "hostfile",
-    context_settings=_PASSED_ON,
     examples=[
         ("orch import hostfile --np 8 hosts.txt python train.py", "8 ranks on the hosts of an MPI hostfile"),
         ("orch import hostfile hosts.txt --output cluster.yaml", "The hosts alone, into a file"),
     ],
 )
-@_output
 @click.option("--np", "ranks", type=click.IntRange(1, 1000), help="The number of ranks. Default: all slots.")
 @click.argument("file", type=click.Path(), metavar="FILE")
 @_COMMAND
-@click.pass_obj
-def hostfile(
-    session: Session,
-    file: str,
-    command_line: tuple[str, ...],
-    ranks: int | None,
-    name: str,
-    output: str | None,
-) -> int:
+def hostfile(file: str, command_line: tuple[str, ...], ranks: int | None) -> Layout:
     """From a hostfile of mpirun or horovodrun."""
     from orchestrator.spec.foreign import mpi
 
-    return put(session, mpi.hostfile(_read(file), ranks, command_line), name, output)
+    return mpi.hostfile(_read(file), ranks, command_line)
 
 
-@command.command(
+@_source(
     "tf-config",
-    context_settings=_PASSED_ON,
     examples=[
         ('orch import tf-config "$TF_CONFIG" python train.py', "From the variable"),
         ("orch import tf-config tf_config.json python train.py", "From a file"),
     ],
 )
-@_output
 @click.argument("text", metavar="JSON|FILE")
 @_COMMAND
-@click.pass_obj
-def tf_config(
-    session: Session, text: str, command_line: tuple[str, ...], name: str, output: str | None
-) -> int:
+def tf_config(text: str, command_line: tuple[str, ...]) -> Layout:
     """From a TF_CONFIG written by hand: JSON or a file."""
     from orchestrator.spec.foreign import tf_config
 
     given = text if text.lstrip().startswith("{") else _read(text)
-    return put(session, tf_config.tf_config(given, command_line), name, output)
+    return tf_config.tf_config(given, command_line)
 
 
-@command.command(
+@_source(
     "ansible",
-    context_settings=_PASSED_ON,
     examples=[
         ("orch import ansible inventory.ini --group gpus", "One group of an inventory"),
         ("orch import ansible hosts.yaml", "All hosts of an inventory in YAML"),
     ],
 )
-@_output
 @click.option("--group", help="Only the hosts of this group.")
 @click.argument("file", type=click.Path(), metavar="FILE")
 @_COMMAND
-@click.pass_obj
-def ansible(
-    session: Session,
-    file: str,
-    command_line: tuple[str, ...],
-    group: str | None,
-    name: str,
-    output: str | None,
-) -> int:
+def ansible(file: str, command_line: tuple[str, ...], group: str | None) -> Layout:
     """From an Ansible inventory, as INI or YAML."""
     from orchestrator.spec.foreign import ansible
 
@@ -177,47 +154,43 @@ def ansible(
         plain = [path for path in within if path.is_file() and path.suffix in endings and path.name[0] != "."]
         return [_read(str(path)) for path in plain]
 
-    return put(session, ansible.ansible(_read(file), group, command_line, beside), name, output)
+    return ansible.ansible(_read(file), group, command_line, beside)
 
 
-@command.command(
+@_source(
     "ray",
-    context_settings=_PASSED_ON,
     examples=[
         ("orch import ray cluster.yaml", "The machines of a Ray cluster with the provider `local`"),
         ("orch import ray ray.yaml python train.py --output orch.yaml", "With the command, into a file"),
     ],
 )
-@_output
 @click.argument("file", type=click.Path(), metavar="FILE")
 @_COMMAND
-@click.pass_obj
-def ray(session: Session, file: str, command_line: tuple[str, ...], name: str, output: str | None) -> int:
+def ray(file: str, command_line: tuple[str, ...]) -> Layout:
     """From a Ray cluster file whose provider is `local`."""
     from orchestrator.spec.foreign import inventory
 
-    return put(session, inventory.ray(_read(file), command_line), name, output)
+    return inventory.ray(_read(file), command_line)
 
 
-@command.command(
+@_source(
     "ssh-config",
+    context_settings={},
     examples=[
         ("orch import ssh-config gpu-a gpu-b", "Two hosts of ~/.ssh/config"),
         ("orch import ssh-config --file lab.conf", "Every host of another file"),
     ],
 )
-@_output
 @click.option("--file", "file", default="~/.ssh/config", show_default=True, help="The ssh_config to read.")
 @click.argument("hosts", nargs=-1, metavar="[HOST...]")
-@click.pass_obj
-def ssh_config(session: Session, hosts: tuple[str, ...], file: str, name: str, output: str | None) -> int:
+def ssh_config(hosts: tuple[str, ...], file: str) -> Layout:
     """From the hosts of an ssh_config.
 
     Only their names are written: addresses, users, ports and keys are read there at each connection.
     """
     from orchestrator.spec.foreign import inventory
 
-    return put(session, inventory.ssh_config(_read(file), hosts, ()), name, output)
+    return inventory.ssh_config(_read(file), hosts, ())
 
 
 def _read(file: str) -> str:
@@ -232,7 +205,7 @@ def _read(file: str) -> str:
         raise UsageError(f"cannot read {file}: {reason}") from e
 
 
-def put(session: Session, layout: Layout, name: str, output: str | None) -> int:
+def put(session: Session, layout: Layout, name: str, output: str | None) -> None:
     """Write the spec of a layout to a file that must not exist, or to stdout."""
     from orchestrator.spec.foreign.write import cluster_yaml
     from orchestrator.spec.load import check_form
@@ -244,10 +217,9 @@ def put(session: Session, layout: Layout, name: str, output: str | None) -> int:
         raise UsageError(f"{layout.origin} makes no cluster spec: {'; '.join(wrong)}")
     if output is None:
         session.put(text.rstrip("\n"))
-        return 0
-    put_text(session, text, output)
-    session.say(f"`orch doctor {output}` checks it and the hosts")
-    return 0
+    else:
+        put_text(session, text, output)
+        session.say(f"`orch doctor {output}` checks it and the hosts")
 
 
 def put_text(session: Session, text: str, output: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.commands.import_ import put, put_text
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import UsageError
 from orchestrator.core.words import counted, listed
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 _SSH_CONFIG = "~/.ssh/config"
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         ("orch init gpu-a gpu-b", "Look at two hosts by the names that `ssh` takes, and write cluster.yaml"),
@@ -67,7 +66,6 @@ _SSH_CONFIG = "~/.ssh/config"
     metavar="FILE",
     help="Write the hosts to this file, which must not exist, and name it in the spec: other specs can name it too.",
 )
-@click.pass_obj
 def command(
     session: Session,
     hosts: tuple[str, ...],

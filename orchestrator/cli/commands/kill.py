@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import confirm, is_interactive
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import run_argument
@@ -30,12 +30,12 @@ class KillRequest:
     """The runs to kill; without a name, the only active one."""
 
     names: tuple[str, ...]
-    all: bool
+    all_runs: bool
     force: bool
     timeout_s: float
-    yes: bool = False
+    yes: bool
     """Whether not to ask if no name is given."""
-    at_checkpoint: bool = False
+    at_checkpoint: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Result:
 
 def run(request: KillRequest, session: Session) -> Result:
     """Order the kills, and wait for the end of each run. Raises WaitTimedOut."""
-    if request.all and request.names:
+    if request.all_runs and request.names:
         raise UsageError("give either NAMEs or --all, not both")
     waiting, problem = _give_back_waiting(session, request)
     if _cancelled_before_it_began(session):
@@ -107,7 +107,7 @@ def _kept_claims(session: Session, runs: list[dict[str, Any]]) -> list[str]:
 
 def _give_back_waiting(session: Session, request: KillRequest) -> tuple[list[str], OrchestratorError | None]:
     """Give back pods that have no run yet. Return their names, and the error if some could not be given back."""
-    if not ((request.names or request.all) and _has_lent(session)):
+    if not ((request.names or request.all_runs) and _has_lent(session)):
         return [], None
     from orchestrator.client.on_kubernetes import give_back_waiting
 
@@ -149,7 +149,7 @@ def _chosen(
 ) -> list[dict[str, Any]]:
     """Return the named runs. The name of waiting pods also means an active run of that name."""
     active = [run for run in runs if is_active(run)]
-    if request.all:
+    if request.all_runs:
         return active
     if not request.names:
         run = only_active(runs, "kill")
@@ -168,8 +168,7 @@ def _chosen(
     return [find(runs, name) for name in dict.fromkeys(request.names) if name not in done]
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -197,43 +196,35 @@ def _chosen(
     "or after 10 minutes without one.",
 )
 @click.option(
-    "--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the end."
+    "--timeout",
+    "timeout_s",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="How long to wait for the end.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the ended runs with their proofs as a document.")
-@click.pass_obj
-def command(
-    session: Session,
-    names: tuple[str, ...],
-    all_runs: bool,
-    yes: bool,
-    force: bool,
-    at_checkpoint: bool,
-    timeout: float,
-    as_json: bool,
-) -> int:
+@json_option("Print the ended runs with their proofs as a document.")
+def command(session: Session, /, **options: Any) -> None:
     """Stop runs: SIGTERM, a grace period, SIGKILL. Then check on every host that no process is left.
 
     Without NAME: the only active run, once you confirm. Exit code 0 when every host is checked, 4 when a host did not
     answer, 6 when a process could not be killed, or when nobody confirmed.
     """
-    if force and at_checkpoint:
+    request = KillRequest(**options)
+    if request.force and request.at_checkpoint:
         raise UsageError("use only one of --force and --at-checkpoint")
-    if force:
+    if request.force:
         session.warn("--force kills at once; steps since the last checkpoint are lost")
-    result = run(KillRequest(names, all_runs, force, timeout, yes, at_checkpoint), session)
-    for run_document in result.already:
-        session.say(f"{render.title(run_document)} had already ended: {run_document.get('phase')}")
-    if as_json:
-        session.put_json({"schema": 1, "runs": [*result.already, *result.runs]})
-    else:
-        for run_document in result.runs:
-            session.put(proof(run_document, session.paint))
-    if all_runs and not result.runs and not as_json:
+    result = run(request, session)
+    for ended in result.already:
+        session.say(f"{render.title(ended)} had already ended: {ended.get('phase')}")
+    document = {"schema": 1, "runs": [*result.already, *result.runs]}
+    session.answer(document, *(proof(ended, session.paint) for ended in result.runs))
+    if request.all_runs and not result.runs and not session.wants_json:
         session.say("No run is active")
     problem = killing.verdict(result.runs) or result.problem
     if problem:
         raise problem
-    return 0
 
 
 Document = Mapping[str, Any]

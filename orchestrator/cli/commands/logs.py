@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import (
     complete_logged_host,
     complete_logged_task,
@@ -31,8 +31,7 @@ def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], 
     return click.option(option, name, multiple=True, help=f"{help} May be repeated.", **more)
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch logs --follow", "Follow the newest run until it ends"),
@@ -64,8 +63,7 @@ def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], 
 @click.option("--level", type=click.Choice(LEVELS), help="Only lines of this level, or more serious ones.")
 @click.option("--fold", is_flag=True, help="Show equal lines of several tasks once, with their number: ×4.")
 @click.option("--raw", is_flag=True, help="Show all lines whole, and all that gRPC repeats.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines. Their times are UTC.")
-@click.pass_obj
+@json_option("Print JSON lines. Their times are UTC.")
 def command(
     session: Session,
     name: str | None,
@@ -82,14 +80,13 @@ def command(
     level: str | None,
     fold: bool,
     raw: bool,
-    as_json: bool,
-) -> int:
+) -> None:
     """Show the output of a run's tasks, merged by time. Without NAME: the newest run.
 
     TASK reads like worker:0; without it, all tasks. If the run has failed or restarted, the first cause comes first.
     Times are by the clock of the head node.
     """
-    if as_json and fold:
+    if session.wants_json and fold:
         raise UsageError("--json prints every line; leave out --fold")
     name, task = name_and_task(name, task)
     chosen = tuple(
@@ -103,14 +100,14 @@ def command(
         tail,
         select(grep, generations, hosts, level),
     )
-    if as_json:
+    if session.wants_json:
         result = read(request, session)
         for line in result.lines:
             session.put_json(document(line, result.run_id), indent=None)
-        return 0
+        return
     stamps = (lambda at: shown(at, utc=utc, milliseconds=True)) if timestamps else None
     columns = None if raw else session.width
-    return _put(request, session, stamps, columns=columns, fold=fold, whole=raw or grep is not None)
+    _put(request, session, stamps, columns=columns, fold=fold, whole=raw or grep is not None)
 
 
 def _put(
@@ -121,7 +118,7 @@ def _put(
     columns: int | None,
     fold: bool,
     whole: bool,
-) -> int:
+) -> None:
     """Print the lines, or why there are none. `whole`: also repeated lines of gRPC, as in a pipe."""
     count = 0
 
@@ -156,4 +153,3 @@ def _put(
     folder.flush()
     if not count and request.tail != 0:
         session.say(why_none(session, result.run_id))
-    return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.options import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.client.environment import Environment
@@ -36,8 +36,7 @@ def registry(environment: Environment) -> CollectorRegistry:
     return exposition.registry(status)
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch metrics", "Serve http://127.0.0.1:9464/metrics until Ctrl-C"),
@@ -50,8 +49,7 @@ def registry(environment: Environment) -> CollectorRegistry:
     "--no-token", is_flag=True, help="Serve without a bearer token, to everyone who reaches the address."
 )
 @click.option("--once", is_flag=True, help="Print the metrics once, and serve nothing.")
-@click.pass_obj
-def command(session: Session, listen: str, no_token: bool, once: bool) -> int:
+def command(session: Session, listen: str, no_token: bool, once: bool) -> None:
     """Serve the numbers of runs, tasks, hosts and GPUs to Prometheus, at /metrics.
 
     Prometheus must send the bearer token, which is in the file that this command prints at its start
@@ -67,7 +65,7 @@ def command(session: Session, listen: str, no_token: bool, once: bool) -> int:
 
     if once:
         session.put(generate_latest(registry(session)).decode().rstrip("\n"))
-        return 0
+        return
     address, port = parse_listen(listen)
     if (seen := exposure(address, with_token=not no_token)) is not None:
         session.warn(seen)
@@ -87,4 +85,3 @@ def command(session: Session, listen: str, no_token: bool, once: bool) -> int:
     made = registry(session)
     serve(listener, metrics.application(lambda: generate_latest(made), CONTENT_TYPE_LATEST, token))
     session.say("Ended")
-    return 0

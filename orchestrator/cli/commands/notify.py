@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from orchestrator.cli.help import Group
+from orchestrator.cli.help import Group, json_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import UsageError
 
@@ -62,11 +63,10 @@ def run(where: str, urls: list[str], now: str) -> dict[str, Any]:
     return {"schema": 1, "from": where, "recipients": sent}
 
 
-@command.command("test", examples=[*_EXAMPLES, ("orch notify test cluster.yaml --json", "For scripts")])
+@command.subcommand("test", examples=[*_EXAMPLES, ("orch notify test cluster.yaml --json", "For scripts")])
 @click.argument("file", type=click.Path(), metavar="[FILE]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def test_command(session: Session, file: str | None, as_json: bool) -> int:
+@json_option()
+def test_command(session: Session, file: str | None) -> int:
     """Send a test message to each recipient.
 
     Without FILE those of your own ~/.config/orch/notify.yaml. No coordinator is needed. Exit code 1 if nobody was
@@ -78,14 +78,14 @@ def test_command(session: Session, file: str | None, as_json: bool) -> int:
     now = datetime.fromtimestamp(session.time(), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     document = run(where, urls, now)
     sent = document["recipients"]
-    if as_json:
-        session.put_json(document)
-    else:
-        width = max(len(attempt["recipient"]) for attempt in sent)
-        for attempt in sent:
-            outcome = "taken" if attempt["delivered"] else f"not delivered: {attempt['problem']}"
-            session.put(f"{attempt['recipient']:<{width}}  {outcome} ({attempt['took_s']:.1f} s)")
+    width = max(len(attempt["recipient"]) for attempt in sent)
+    session.answer(document, *(f"{each['recipient']:<{width}}  {_outcome(each)}" for each in sent))
     reached = sum(attempt["delivered"] for attempt in sent)
     if reached < len(sent):
         session.hint("docs/notify.md says what each needs; the URL itself is never shown")
     return 0 if reached == len(sent) else 4 if reached else 1
+
+
+def _outcome(attempt: Mapping[str, Any]) -> str:
+    done = "taken" if attempt["delivered"] else f"not delivered: {attempt['problem']}"
+    return f"{done} ({attempt['took_s']:.1f} s)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show.tables import table
@@ -38,6 +38,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
         f"  at least: {counted(fewest, type_)}, if a host is lost and no spare is ready"
         for type_, fewest in document["replicas_min"].items()
     ]
+    lines += [f"  each {type_} goes where there is {needs}" for type_, needs in document["needs"].items()]
     rows = [["TASK", "HOST", "GPUS", "ADDRESS"]]
     rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
     styles = {(0, column): ("dim",) for column in range(len(rows[0]))}
@@ -57,7 +58,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     return "\n".join(lines)
 
 
-def show(file: str, session: Session, *, as_json: bool, now: bool = False) -> int:
+def show(file: str, session: Session, *, now: bool = False) -> None:
     """Load the file and print its plan, for `orch plan` and `orch up --dry-run`."""
     from orchestrator.spec.load import load_spec
     from orchestrator.spec.plan import load_plan
@@ -78,12 +79,9 @@ def show(file: str, session: Session, *, as_json: bool, now: bool = False) -> in
     plan_document = {**document(plan), "proxy_commands": _proxy_commands(plan, session)}
     plan_document["inventory"] = load_spec(file).inventory
     plan_document["placement"] = placement and {key: placement[key] for key in ("fits", "why", "against")}
-    if as_json:
-        session.put_json(plan_document)
-    else:
-        session.put(text(plan_document, session.paint))
+    session.answer(plan_document, text(plan_document, session.paint))
+    if not session.wants_json:
         session.say("Ports differ from run to run and from generation to generation; these are examples")
-    return 0
 
 
 def _proxy_commands(plan: Plan, session: Session) -> dict[str, list[str]]:
@@ -102,8 +100,7 @@ def _proxy_commands(plan: Plan, session: Session) -> dict[str, list[str]]:
     return {host.name: commands for host in hosts if (commands := ssh.proxy_commands(host))}
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch plan cluster.yaml", "Show hosts, GPUs, ports, commands and environments"),
         (
@@ -118,12 +115,11 @@ def _proxy_commands(plan: Plan, session: Session) -> dict[str, list[str]]:
 @click.option(
     "--now", is_flag=True, help="Ask the hosts what others hold there, and place the tasks on what is free."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
-@click.pass_obj
-def command(session: Session, file: str, now: bool, as_json: bool) -> int:
+@json_option("Print the document, for scripts.")
+def command(session: Session, file: str, now: bool) -> None:
     """Show what FILE resolves to: for each task its host, GPUs, port, TF_CONFIG, environment and command.
 
     Nothing is started. The tasks are placed on what this head node's other runs leave free; only with --now are the
     hosts asked what else is held there.
     """
-    return show(file, session, as_json=as_json, now=now)
+    show(file, session, now=now)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.commands import fetch
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
@@ -165,8 +165,7 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch prove cluster.yaml", "Compare the spec's workers with one process, over 20 steps"),
         ("orch prove cluster.yaml --replicas 4 --steps 100 --json", "Compare four replicas, for scripts"),
@@ -185,16 +184,9 @@ def _figure(value: float | None) -> str:
     help="The tolerated difference of the loss, and of the weights' change.",
 )
 @click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="The timeout of each training.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
+@json_option()
 def command(
-    session: Session,
-    file: str,
-    steps: int,
-    replicas: int | None,
-    tolerance: float,
-    timeout_s: float,
-    as_json: bool,
+    session: Session, file: str, steps: int, replicas: int | None, tolerance: float, timeout_s: float
 ) -> int:
     """Train the script of FILE in one process and as in the spec, from equal weights, and compare each step.
 
@@ -203,13 +195,10 @@ def command(
     `transparent: true`. Exit code 0 if both train the same, up to the order of sums; 1 if they diverge.
     """
     alone, together, verdict = run(session, file, steps, replicas, tolerance=tolerance, timeout_s=timeout_s)
-    if as_json:
-        every = [
-            dict(zip(("step", "loss_alone", "loss", "weights_share"), row, strict=True))
-            for row in rows(alone, together)
-        ]
-        session.put_json({"schema": 1, "equal": verdict.equal, **asdict(verdict), "each": every})
-    else:
-        session.put(shown(alone, together, verdict, session))
-        session.put(f"\n{verdict.sentence}")
+    every = [
+        dict(zip(("step", "loss_alone", "loss", "weights_share"), row, strict=True))
+        for row in rows(alone, together)
+    ]
+    document = {"schema": 1, "equal": verdict.equal, **asdict(verdict), "each": every}
+    session.answer(document, shown(alone, together, verdict, session), f"\n{verdict.sentence}")
     return 0 if verdict.equal else 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, must_confirm, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
@@ -248,8 +248,7 @@ def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list
     ]
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         ("orch recover --hosts cluster.yaml", "Rebuild the journal from the hosts of a spec"),
@@ -267,8 +266,7 @@ def document(chosen: Sequence[Remembered], others: Sequence[Remembered]) -> list
 )
 @click.option("--give-up", multiple=True, metavar="RUN", help="Count this unreadable run as ended.")
 @click.option("--timeout", type=float, default=60.0, hidden=True)
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
+@json_option()
 def command(
     session: Session,
     files: tuple[str, ...],
@@ -276,8 +274,7 @@ def command(
     take_over: tuple[str, ...],
     give_up: tuple[str, ...],
     timeout: float,
-    as_json: bool,
-) -> int:
+) -> None:
     """Rebuild a lost or damaged journal from the records on the hosts, and adopt the runs that are alive.
 
     The specs that you name, and this machine's own copies of plans, decide which hosts are contacted, and what is
@@ -298,7 +295,7 @@ def command(
     failed = say_problems(session, search.answers)
     check_give_up(give_up, loss, search)
     chosen, others = choose(search, take_over, loss.known)
-    if not as_json:
+    if not session.wants_json:
         session.put("\n".join(shown(chosen, others)) or "No runs found")
     result: dict[str, Any] = {"schema": 1, "runs": document(chosen, others), "unasked": failed}
     if chosen or give_up or loss.trouble is not None:
@@ -320,13 +317,11 @@ def command(
         new, _ = ensure_coordinator(session)
         done = wait_until_adopted(session, None, new, {}, began=began, timeout_s=timeout)
         result["handover"] = done.to_json()
-        if not as_json:
+        if not session.wants_json:
             session.put(done.sentence)
-    if as_json:
-        session.put_json(result)
+    session.answer(result)
     if failed:
         raise SomeHostsOnly(
             f"could not query {', '.join(failed)}",
             hint="runs that are only there were not found; repeat `orch recover` once the hosts answer",
         )
-    return 0

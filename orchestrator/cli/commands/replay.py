@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_run
 from orchestrator.cli.session import Paint, Session
 from orchestrator.core.words import counted, plain
@@ -75,8 +75,7 @@ def _lines(outcome: Outcome | None) -> list[str]:
     return [plain(line) for line in (decision.phase, *decision.orders, *decision.notes)]
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch replay mnist", "Show what was decided at each event of the newest run of that name"),
@@ -86,9 +85,8 @@ def _lines(outcome: Outcome | None) -> list[str]:
 )
 @click.argument("name", metavar="RUN", shell_complete=complete_run)
 @click.option("--to", type=int, metavar="SEQ", help="Stop after this entry of the journal.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-@click.pass_obj
-def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
+@json_option("Print JSON lines.")
+def command(session: Session, name: str, to: int | None) -> None:
     """Replay the journal of RUN with the decisions of this version of orch, and show phases and orders per event.
 
     Where this version decides differently, both decisions are shown. RUN is an id, or a name, which means its newest
@@ -103,10 +101,9 @@ def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
         played += decision.outcome is not None
         differing += decision.differs
         unplayed += decision.outcome is None
-        if as_json:
+        if session.wants_json:
             session.put_json(to_json(run_id, decision), indent=None)
         else:
             session.put("\n".join(shown(decision, session.paint)))
     summary = f"{run_id}: {counted(played, 'event')} played, {differing} decided differently than recorded"
     session.say(summary + (f"; {unplayed} not played" if unplayed else ""))
-    return 0

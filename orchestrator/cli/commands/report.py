@@ -5,14 +5,13 @@ from __future__ import annotations
 import click
 
 from orchestrator.both import durable
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.run_choice import complete_run, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import OrchestratorError
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch report mnist", "Write mnist-….html into this directory"),
@@ -23,8 +22,7 @@ from orchestrator.core.errors import OrchestratorError
 @run_argument()
 @click.argument("other", required=False, metavar="[RUN2]", shell_complete=complete_run)
 @click.option("--html", "path", type=click.Path(dir_okay=False), help="The file; else RUN.html, here.")
-@click.pass_obj
-def command(session: Session, name: str | None, other: str | None, path: str | None) -> int:
+def command(session: Session, name: str | None, other: str | None, path: str | None) -> None:
     """Write plots, timeline, causes, events and plan of a run into one file that needs no network, for others to read.
 
     Without NAME: the newest run. Works without a coordinator. The file holds no values of secret variables and no logs,
@@ -40,4 +38,3 @@ def command(session: Session, name: str | None, other: str | None, path: str | N
     except OSError as e:
         raise OrchestratorError(f"{target} cannot be written: {e.strerror}") from e
     session.put(target)
-    return 0

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from orchestrator.cli.commands.gc import on_hosts, remove, shown
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.host_queries import asker, must_confirm, say_problems
 from orchestrator.cli.orphans import here, known
 from orchestrator.cli.run_choice import complete_run
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.core.state.run import Run
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     about_runs=True,
     examples=[
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, required=True, metavar="NAME|RUN...", shell_complete=complete_run)
 @click.option("--here", "only_here", is_flag=True, help="Remove them here alone; the hosts are not asked.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.pass_obj
-def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool) -> int:
+def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool) -> None:
     """Remove ended runs: their directories on the hosts, and their logs, curves, code and records here.
 
     A NAME means all ended runs of it. A run that goes on is refused. Checkpoints are never removed: `orch ckpt rm`
@@ -84,7 +82,6 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
     if stay:
         reasons = "; ".join(f"{run_id} is kept: {why}" for run_id, why in stay.items())
         raise SomeHostsOnly(reasons, hint="repeat it once they answer; for a host that never will: `--here`")
-    return 0
 
 
 def _named(session: Session, names: Sequence[str]) -> tuple[dict[str, Run], dict[str, JournalError]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show import phase_colours, times
@@ -21,8 +21,7 @@ _METRICS_MAX = 4
 _FOR_SCALE = "measured/"
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch runs", "Show the newest runs"),
@@ -47,28 +46,23 @@ _FOR_SCALE = "measured/"
     help="Only runs of which this is so, such as 'val_loss<0.1'.",
 )
 @click.option("--all", "every", is_flag=True, help="Show more than the first 20.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document with all of them.")
-@click.pass_obj
-def command(
-    session: Session, name: str | None, key: str, conditions: tuple[str, ...], every: bool, as_json: bool
-) -> int:
+@json_option("Print a document with all of them.")
+def command(session: Session, name: str | None, key: str, conditions: tuple[str, ...], every: bool) -> None:
     """Show the runs of this head node: when, how they ended, their last figures, and what differed.
 
     Without NAME: all runs. DIFFERS compares the spec and the code with the run before it of the same name; `orch diff`
     shows it in full. Works without a coordinator. Runs are kept until `orch rm` removes them.
     """
     rows = ordered(chosen(listed(session, name), conditions), key)
-    if as_json:
-        session.put_json({"schema": 1, "runs": [row.document() for row in rows]})
-        return 0
+    shown = rows if every else rows[:20]
+    table = lines(shown, session.paint, session.width) if rows else []
+    session.answer({"schema": 1, "runs": [row.document() for row in rows]}, *table)
+    if session.wants_json:
+        return
     if not rows:
         session.say("No run fulfils that" if conditions else "No runs yet")
-        return 0
-    shown = rows if every else rows[:20]
-    session.put("\n".join(lines(shown, session.paint, session.width)))
     if len(shown) < len(rows):
         session.say(f"{counted(len(rows) - len(shown), 'more run')}; --all shows them")
-    return 0
 
 
 def lines(rows: Sequence[Listed], paint: Paint, width: int | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
@@ -141,8 +141,7 @@ def _or_dash(value: float | None, form: str) -> str:
     return form.format(value) if value is not None else "-"
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch scale cluster.yaml --replicas 1,2,4,8", "Compare four sizes, of 200 steps each"),
         ("orch scale cluster.yaml --replicas 1,2 --steps 50 --json", "Print the figures, for scripts"),
@@ -155,17 +154,8 @@ def _or_dash(value: float | None, form: str) -> str:
     "--warmup", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Steps before."
 )
 @click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="The timeout of each size.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(
-    session: Session,
-    file: str,
-    sizes: str,
-    steps: int,
-    warmup: int,
-    timeout_s: float,
-    as_json: bool,
-) -> int:
+@json_option()
+def command(session: Session, file: str, sizes: str, steps: int, warmup: int, timeout_s: float) -> None:
     """Train the script of FILE with each number of replicas in turn, and print the speed-up.
 
     Each size starts from scratch, saves in its own directory below `scale` in the checkpoint directory, and ends after
@@ -181,9 +171,5 @@ def command(
     except ValueError as e:
         raise UsageError(str(e)) from None
     rows = table(run(session, file, numbers, Measure(steps, warmup), timeout_s=timeout_s))
-    if as_json:
-        session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
-    else:
-        session.put(shown(rows, session))
-        session.put(f"\n{verdict(rows)}")
-    return 0
+    document = {"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)}
+    session.answer(document, shown(rows, session), f"\n{verdict(rows)}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import click
-
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.session import Session
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch schema > schema.json", "Write the schema to a file"),
         (
@@ -18,10 +15,8 @@ from orchestrator.cli.session import Session
         ),
     ],
 )
-@click.pass_obj
-def command(session: Session) -> int:
+def command(session: Session) -> None:
     """Print the JSON Schema of cluster.yaml. Editors complete and check specs with it."""
     from orchestrator.spec.models import json_schema
 
     session.put_json(json_schema())
-    return 0

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from orchestrator.both.logind import user_name
-from orchestrator.cli.help import Group
+from orchestrator.cli.help import Group, json_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.head.node.systemd import UNIT, CoordinatorUnit, Systemd
@@ -106,7 +106,7 @@ def command() -> None:
     """Run the coordinator as a systemd unit, which starts at boot and is restarted when it dies."""
 
 
-@command.command(
+@command.subcommand(
     "install",
     acts=True,
     examples=[
@@ -117,30 +117,25 @@ def command() -> None:
 )
 @_SYSTEM
 @click.option("--print", "print_only", is_flag=True, help="Print the unit; change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as a document.")
-@click.pass_obj
-def install_command(session: Session, system: bool, print_only: bool, as_json: bool) -> int:
+@json_option("Print what was done as a document.")
+def install_command(session: Session, system: bool, print_only: bool) -> None:
     """Write, enable and start the unit. It runs this orch with its current directories.
 
     It replaces a running coordinator; the tasks keep running. Repeat it after an upgrade of orch.
     """
     if print_only:
         session.put(unit_of(session, system=system, user=user_name()).text.rstrip("\n"))
-        return 0
+        return
     document = install(session, Systemd(session.environ, system=system), user=user_name())
-    if as_json:
-        session.put_json(document)
-    else:
-        session.put(document["unit"])
+    session.answer(document, document["unit"])
     session.say(f"{UNIT} installed and started")
     if session.environ.get("SSH_AUTH_SOCK"):
         session.warn(
             "the unit has no ssh-agent; it needs a key without a passphrase (`identity_file` in the spec)"
         )
-    return 0
 
 
-@command.command(
+@command.subcommand(
     "uninstall",
     acts=True,
     examples=[
@@ -149,17 +144,15 @@ def install_command(session: Session, system: bool, print_only: bool, as_json: b
     ],
 )
 @_SYSTEM
-@click.pass_obj
-def uninstall_command(session: Session, system: bool) -> int:
+def uninstall_command(session: Session, system: bool) -> None:
     """Stop and remove the unit. The tasks keep running; `orch coordinator start` adopts them."""
     if uninstall(Systemd(session.environ, system=system)):
         session.say(f"{UNIT} removed; nobody watches the tasks until `orch coordinator start`")
     else:
         session.say(f"{UNIT} is not installed")
-    return 0
 
 
-@command.command(
+@command.subcommand(
     "status",
     examples=[
         ("orch service status", "Show the unit of your user"),
@@ -167,15 +160,10 @@ def uninstall_command(session: Session, system: bool) -> int:
     ],
 )
 @_SYSTEM
-@click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
-@click.pass_obj
-def status_command(session: Session, system: bool, as_json: bool) -> int:
+@json_option("Print the document, for scripts.")
+def status_command(session: Session, system: bool) -> None:
     """Show whether the unit is installed, enabled and active."""
     document = describe(Systemd(session.environ, system=system), user=user_name())
-    if as_json:
-        session.put_json(document)
-    else:
-        words = {True: "yes", False: "no"}
-        rows = [(key, words.get(value, value)) for key, value in document.items() if key != "schema"]
-        session.put("\n".join(f"{key:<10} {value}" for key, value in rows))
-    return 0
+    words = {True: "yes", False: "no"}
+    rows = [(key, words.get(value, value)) for key, value in document.items() if key != "schema"]
+    session.answer(document, *(f"{key:<10} {value}" for key, value in rows))

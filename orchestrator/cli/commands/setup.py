@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         (
@@ -23,9 +22,8 @@ from orchestrator.core.errors import SpecError
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
 @inventory_option
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, file: str, as_json: bool) -> None:
+@json_option()
+def command(session: Session, file: str) -> None:
     """Make the virtual environment of `setup:` in FILE on all of its hosts, at once; `orch up` does so too.
 
     An environment has a name by its content: the same requirements and Python are made once, and what is there is left
@@ -43,10 +41,6 @@ def command(session: Session, file: str, as_json: bool) -> None:
             located(file, ("setup",), "is missing: what is to be set up"),
             hint="such as `setup: {requirements: requirements.txt}`",
         )
-    if as_json:
-        session.put_json({"schema": 1, "hosts": [document(result) for result in done]})
-    else:
-        for result in done:
-            if result.problem is None:
-                session.put(sentence(result))
+    made = [sentence(result) for result in done if result.problem is None]
+    session.answer({"schema": 1, "hosts": [document(result) for result in done]}, *made)
     refuse(done, file)

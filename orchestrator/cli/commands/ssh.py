@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.run_choice import complete_place, complete_run
 from orchestrator.cli.session import Session
 from orchestrator.client.known_run import host_of, known_run, task_of
@@ -58,8 +58,7 @@ def chosen(run: Run, asked: str | None) -> tuple[HostPlan, str]:
     return host, host.name
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch ssh mnist gpu-b", "Open a terminal on a host of the run"),
@@ -70,7 +69,6 @@ def chosen(run: Run, asked: str | None) -> tuple[HostPlan, str]:
 @click.argument("name", shell_complete=complete_run)
 @click.argument("place", required=False, metavar="[HOST|TASK]", shell_complete=complete_place)
 @click.option("--print", "shows", is_flag=True, help="Print the command line, and open nothing.")
-@click.pass_obj
 def command(session: Session, name: str, place: str | None, shows: bool) -> int:
     """Open a terminal on a host of the run NAME: on HOST, on that of TASK, or else on that of the chief.
 

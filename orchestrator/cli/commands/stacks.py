@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_task, name_and_task, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.client.asking import stacks
 from orchestrator.client.choice import find, only_active, runs_of
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch stacks", "Show the stacks of all tasks of the only active run"),
@@ -21,9 +20,8 @@ from orchestrator.client.choice import find, only_active, runs_of
 )
 @run_argument()
 @click.argument("task", required=False, shell_complete=complete_task)
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, name: str | None, task: str | None, as_json: bool) -> int:
+@json_option()
+def command(session: Session, name: str | None, task: str | None) -> None:
     """Show the Python stacks of all threads of a run's tasks. The tasks keep running.
 
     Without NAME: the only active run. TASK reads like worker:0; without it, all tasks.
@@ -32,9 +30,5 @@ def command(session: Session, name: str | None, task: str | None, as_json: bool)
     client = session.client()
     runs = runs_of(client)
     by_task = stacks(client, find(runs, name) if name else only_active(runs, "stacks"), task)
-    if as_json:
-        session.put_json({"stacks": by_task})
-        return 0
     blocks = [f"{session.paint(task, 'bold')}\n{text.rstrip()}" for task, text in by_task.items()]
-    session.put("\n\n".join(blocks))
-    return 0
+    session.answer({"stacks": by_task}, "\n\n".join(blocks))

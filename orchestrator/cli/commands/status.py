@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from orchestrator import __version__
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
@@ -59,8 +59,7 @@ class Keys:
 _REFRESH_S = 1.0
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch status", "Show all runs"),
@@ -69,15 +68,14 @@ _REFRESH_S = 1.0
     ],
 )
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="Print the status document.")
+@json_option("Print the status document.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh the screen every second; q quits.")
-@click.pass_obj
-def command(session: Session, name: str | None, as_json: bool, watch: bool) -> int:
+def command(session: Session, name: str | None, watch: bool) -> int:
     """Show runs, their progress, and what they wait for. Without NAME: all runs.
 
     If no coordinator answers, shows the last recorded state; exit code 3. Training continues without a coordinator.
     """
-    if watch and not as_json and session.out_is_terminal:
+    if watch and not session.wants_json and session.out_is_terminal:
         return _watch(name, session)
     try:
         document, code = Client(environment=session).status(name), 0
@@ -94,7 +92,7 @@ def command(session: Session, name: str | None, as_json: bool, watch: bool) -> i
         from orchestrator.cli.handover import say_other_version
 
         say_other_version(session, document["coordinator"])
-    if as_json:
+    if session.wants_json:
         session.put_json(document)
     else:
         session.put(render.status(document, session.paint, width=session.width))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.run_choice import complete_run
 from orchestrator.cli.session import Session
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch tag mnist baseline paper", "Give the newest run of that name two tags"),
@@ -22,10 +21,9 @@ from orchestrator.cli.session import Session
 @click.argument("tags", nargs=-1, metavar="[TAG...]")
 @click.option("--remove", multiple=True, metavar="TAG", help="Take this tag away.")
 @click.option("--note", metavar="TEXT", help="Replace the note; an empty text removes it.")
-@click.pass_obj
 def command(
     session: Session, name: str, tags: tuple[str, ...], remove: tuple[str, ...], note: str | None
-) -> int:
+) -> None:
     """Give a run tags and a note, and show them. The page's list finds runs by them.
 
     Works without a coordinator, and for ended runs too. They are removed with the run, by `orch rm`.
@@ -43,4 +41,3 @@ def command(
     session.put(f"{run_id}: {', '.join(made['tags']) or 'no tags'}")
     if made["note"]:
         session.put(made["note"])
-    return 0

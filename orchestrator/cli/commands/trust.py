@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.host_queries import confirm, is_interactive
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
@@ -149,31 +149,6 @@ def scan(
     return scanned
 
 
-class Counter:
-    """A line on a terminal with the number of hosts that have answered. Silent without a terminal or with few hosts."""
-
-    def __init__(self, session: Session, hosts: int) -> None:
-        self._session = session
-        self._hosts = hosts
-        self._on = hosts > AT_ONCE and session.width_err is not None
-        self._text = ""
-
-    def count(self, answered: int) -> None:
-        """Rewrite the line."""
-        self._write(f"{answered} of {self._hosts} hosts have answered")
-
-    def clear(self) -> None:
-        """Clear the line for output that stays on the screen."""
-        self._write("")
-
-    def _write(self, text: str) -> None:
-        if self._on and (text or self._text):
-            with contextlib.suppress(OSError):
-                self._session.err.write(f"\r{text.ljust(len(self._text))}" + ("" if text else "\r"))
-                self._session.err.flush()
-            self._text = text
-
-
 def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
     """Return the document for `--json`."""
     return {
@@ -217,8 +192,7 @@ def _state(key: ScannedKey) -> str:
     return "not needed (another key of this host is known)" if key.state == "not needed" else key.state
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         ("orch trust cluster.yaml", "Show the keys of all hosts of a spec, and ask"),
@@ -230,9 +204,8 @@ def _state(key: ScannedKey) -> str:
 @inventory_option
 @click.option("--yes", is_flag=True, help="Trust new keys without asking. Changed keys are still refused.")
 @click.option("--replace", is_flag=True, help="Accept changed keys too, in orch's own known_hosts.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool, as_json: bool) -> int:
+@json_option()
+def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool) -> None:
     """Show the SSH keys of hosts, or of all hosts in FILE, and add them to known_hosts after you confirm.
 
     The keys arrive over the network that they are to secure. Compare the fingerprints with those that the hosts' owner
@@ -246,17 +219,15 @@ def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool
     hosts = hosts_of(targets)
     if not hosts:
         session.say("No host of this file uses SSH; nothing to trust")
-        return 0
+        return
     from orchestrator.head.reach.ssh.transport import SshTransport
 
     session.paths.ensure()
     transport = SshTransport(Path(session.paths.known_hosts))
-    return trust(session, transport, hosts, TrustRequest(yes, replace), as_json=as_json)
+    trust(session, transport, hosts, TrustRequest(yes, replace))
 
 
-def trust(
-    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: TrustRequest, *, as_json: bool
-) -> int:
+def trust(session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: TrustRequest) -> None:
     """Scan, ask and add.
 
     Where a host's key is refused, its error is raised after the keys of the others have been added. Raises
@@ -269,9 +240,8 @@ def trust(
             skipped.update(dict.fromkeys(transport.warnings(host)))
     for warning in skipped:
         session.warn(warning)
-    scanned, added = trust_rounds(session, transport, hosts, request, quiet=as_json)
-    if as_json:
-        session.put_json(document(scanned, added))
+    scanned, added = trust_rounds(session, transport, hosts, request)
+    session.answer(document(scanned, added))
     failed = [host_keys.error for host_keys in scanned if host_keys.error is not None]
     refused = [
         error for host_keys in scanned if (error := host_keys.refusal(replace=request.replace)) is not None
@@ -289,16 +259,15 @@ def trust(
         raise refused[0]
     if failed:
         raise SomeHostsOnly(f"no key from {len(failed)} of {len(scanned)} hosts")
-    return 0
 
 
 def trust_rounds(
-    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: TrustRequest, *, quiet: bool
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: TrustRequest
 ) -> tuple[list[Scanned], int]:
     """Scan, ask and add. Repeat it once with a bastion: hosts behind it answer only after the bastion is trusted."""
     added = 0
     for last in (False, True):
-        scanned = _scan_and_show(session, transport, hosts, quiet=quiet)
+        scanned = _scan_and_show(session, transport, hosts)
         takes = [
             host_keys
             for host_keys in scanned
@@ -330,19 +299,17 @@ def trust_rounds(
     return scanned, added
 
 
-def _scan_and_show(
-    session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, quiet: bool
-) -> list[Scanned]:
-    counter, seen = Counter(session, len(hosts)), set[str]()
+def _scan_and_show(session: Session, transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
+    seen = set[str]()
 
     def show(scanned: Scanned) -> None:
         shown = [line for line in lines(scanned) if line.partition("  ")[2] not in seen]
         seen.update(line.partition("  ")[2] for line in shown if any(key.hop.bastion for key in scanned.keys))
-        if shown and not quiet:
-            counter.clear()
+        if shown and not session.wants_json:
             session.put("\n".join(shown))
 
-    try:
-        return scan(transport, hosts, show, counter.count)
-    finally:
-        counter.clear()
+    def count(answered: int) -> None:
+        if len(hosts) > AT_ONCE:
+            session.rewrite(f"{answered} of {len(hosts)} hosts have answered")
+
+    return scan(transport, hosts, show, count)

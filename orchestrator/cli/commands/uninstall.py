@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.commands.gc import on_hosts
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import orch_command
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, carried_out, must_confirm, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, SomeHostsOnly
@@ -30,8 +30,7 @@ _REMOVE = (
 turn."""
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         (
@@ -50,8 +49,7 @@ turn."""
     help="A spec's hosts, or hosts by name.",
 )
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.pass_obj
-def command(session: Session, wanted: tuple[str, ...], yes: bool) -> int:
+def command(session: Session, wanted: tuple[str, ...], yes: bool) -> None:
     """Remove all that orch has put on hosts: code, logs, records and working directories of all runs, of all head
     nodes, and the environments of `setup:`. Checkpoints stay, and so does what this machine has of the runs.
 
@@ -89,7 +87,6 @@ def command(session: Session, wanted: tuple[str, ...], yes: bool) -> int:
             session.say(f"{host.name}: nothing of orch is left there")
     if failed:
         raise SomeHostsOnly(f"something may be left on {listed(failed)}", hint="repeat it once they answer")
-    return 0
 
 
 def _hosts(wanted: Sequence[str]) -> list[HostPlan]:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
 from orchestrator.cli.watching import Watch
 from orchestrator.client.choice import find_or_newest, is_active, runs_of
-from orchestrator.client.submit import Submitted
+from orchestrator.client.submit import Start, Submitted
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import UNTOLD_MAX_S, is_untold, trains, wait_for_the_outputs
 from orchestrator.core.errors import Refused, SpecError, UsageError
@@ -31,25 +31,17 @@ if TYPE_CHECKING:
 Until = Literal["running", "end", "follow", "accepted"]
 
 
-@dataclass(frozen=True, slots=True)
-class UpRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest(Start):
     """The file, and the options of the command."""
 
     file: str
     until: Until
-    again: bool
-    go_on: bool
     timeout_s: float | None
-    as_json: bool = False
-    take_over: bool = False
-    yes: bool = False
-    restart: bool = False
-    queue: bool = False
-    engine: str | None = None
-    check: bool = True
-    """Whether to check that the hosts reach each other."""
-    wait_for_hosts: bool = False
-    level: str | None = None
+    take_over: bool
+    yes: bool
+    engine: str | None
+    level: str | None
     """With `follow`: only log lines of this level or above."""
 
 
@@ -103,20 +95,7 @@ def _submit_here(
                 )
             take_over(session, plan, Owner(**coordinator["owner"]), yes=request.yes)
 
-    return submit_file(
-        request.file,
-        session,
-        client,
-        again=request.again,
-        go_on=request.go_on,
-        restart=request.restart,
-        queue=request.queue,
-        before=before,
-        place=place,
-        check=request.check,
-        wait_for_hosts=request.wait_for_hosts,
-        code=code,
-    )
+    return submit_file(request.file, session, client, request, before=before, place=place, code=code)
 
 
 def _submit_to_pods(request: UpRequest, session: Session, client: Client) -> Submitted:
@@ -173,7 +152,7 @@ def run(request: UpRequest, session: Session) -> dict[str, Any]:
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
     if submitted.finished:
         session.say(submitted.finished)
-        if not request.as_json:
+        if not session.wants_json:
             session.put(submitted.run_id)
         return {**document, "finished": submitted.finished}
     if submitted.changed:
@@ -191,7 +170,7 @@ def run(request: UpRequest, session: Session) -> dict[str, Any]:
         if submitted.waits:
             does = "waits in the queue with this plan"
         session.say(f"{submitted.run_id} {does}; {what}")
-    if not request.as_json:
+    if not session.wants_json:
         session.put(submitted.run_id)
     if request.until == "accepted":
         return document
@@ -218,7 +197,7 @@ def _wait(
             client,
             document,
             timeout_s=request.timeout_s,
-            logs_on_stderr=request.as_json,
+            logs_on_stderr=session.wants_json,
             attached=not document["created"],
             level=request.level,
         )
@@ -226,7 +205,7 @@ def _wait(
     def over(seen: Mapping[str, Any]) -> bool:
         return not is_active(seen) or (request.until == "running" and (trains(seen) or is_untold(seen)))
 
-    watch = Watch(
+    return Watch(
         session,
         client,
         document,
@@ -235,10 +214,7 @@ def _wait(
         timeout_s=request.timeout_s,
         progress=True,
         from_now=not document["created"],
-    )
-    while watch.poll():
-        pass
-    return watch.run
+    ).to_its_end()
 
 
 def detached(submitted: Submitted) -> str:
@@ -258,8 +234,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
     return int(problem.get("exit_code") or 1)
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     acts=True,
     examples=[
         ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
@@ -326,30 +301,10 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.option(
     "--wait-for-hosts", is_flag=True, help="Begin although a host does not answer, and wait for it."
 )
-@click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."
-)
-@click.pass_obj
+@click.option("--timeout", "timeout_s", type=DURATION, help="Stop waiting after this time, with exit code 7.")
+@json_option("Print one document at the end instead of the run's id.")
 def command(
-    session: Session,
-    file: str,
-    wait: bool,
-    follow: bool,
-    level: str | None,
-    detach: bool,
-    dry_run: bool,
-    again: bool,
-    go_on: bool,
-    restart: bool,
-    queue: bool,
-    take_over: bool,
-    yes: bool,
-    engine: str | None,
-    no_check: bool,
-    wait_for_hosts: bool,
-    timeout: float | None,
-    as_json: bool,
+    session: Session, /, file: str, wait: bool, follow: bool, detach: bool, dry_run: bool, **options: Any
 ) -> int:
     """Start the run of FILE, wait until its first step, and print the run's id.
 
@@ -372,34 +327,19 @@ def command(
     """
     if wait + follow + detach + dry_run > 1:
         raise UsageError("use only one of --wait, --follow, --detach and --dry-run")
-    if level is not None and not follow:
+    until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
+    request = UpRequest(file=file, until=until, check=not options.pop("no_check"), **options)
+    if request.level is not None and not follow:
         raise UsageError("--level is for --follow, which shows the logs")
     if dry_run:
         from orchestrator.cli.commands.plan import show
 
-        return show(file, session, as_json=as_json)
-    until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
-    if (restart or queue) and engine is not None:
+        show(file, session)
+        return 0
+    if (request.restart or request.queue) and request.engine is not None:
         raise UsageError("--restart and --queue are for runs on the hosts of the file")
-    request = UpRequest(
-        file,
-        until,
-        again,
-        go_on,
-        timeout,
-        as_json,
-        take_over,
-        yes,
-        restart=restart,
-        queue=queue,
-        engine=engine,
-        check=not no_check,
-        wait_for_hosts=wait_for_hosts,
-        level=level,
-    )
     document = run(request, session)
-    if as_json:
-        session.put_json(document)
+    session.answer(document)
     _say_outcome(document, session)
     _say_place(document, session, file)
     return exit_code(document)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.inventory_option import inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError
@@ -77,8 +77,7 @@ def _line(file: str, plan: Plan, finding: Finding) -> str:
     return located(file, ("hosts",) if host is None else ("hosts", numbers[host]), finding.message)
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     examples=[
         ("orch validate cluster.yaml", "Check a spec without contacting its hosts"),
         (
@@ -91,9 +90,8 @@ def _line(file: str, plan: Plan, finding: Finding) -> str:
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @inventory_option
 @click.option("--hosts", is_flag=True, help="Connect to the hosts, and check that they can train this.")
-@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
-@click.pass_obj
-def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool) -> int:
+@json_option()
+def command(session: Session, files: tuple[str, ...], hosts: bool) -> int:
     """Check cluster specs, and report every error with its line and column. Exit code 2 if there is one.
 
     With --hosts the hosts are checked too, as `orch doctor` does: that they answer, reach each other, and that their
@@ -101,25 +99,23 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
     answer, 5 for keys, 6 if the hosts do not fit together.
     """
     checked = run(session, files, hosts=hosts)
-    if as_json:
-        diagnostics = [
-            {
-                "file": c.file,
-                "complaints": str(c.error).splitlines() if c.error else [],
-                "spares": list(c.spares),
-                "warnings": list(c.warnings),
-            }
-            for c in checked
-        ]
-        session.put_json({"files": diagnostics})
-    else:
-        for item in checked:
-            for warning in item.warnings:
-                session.say(f"{session.paint_err('warning:', 'yellow')} {warning}")
-            if item.error is None:
-                spares = f" (spare: {', '.join(item.spares)})" if item.spares else ""
-                session.put(f"{item.file}: ok{spares}")
-            else:
-                session.say(str(item.error))
-                session.hint(item.error.hint)
+    diagnostics = [
+        {
+            "file": c.file,
+            "complaints": str(c.error).splitlines() if c.error else [],
+            "spares": list(c.spares),
+            "warnings": list(c.warnings),
+        }
+        for c in checked
+    ]
+    session.answer({"files": diagnostics})
+    for item in () if session.wants_json else checked:
+        for warning in item.warnings:
+            session.say(f"{session.paint_err('warning:', 'yellow')} {warning}")
+        if item.error is None:
+            spares = f" (spare: {', '.join(item.spares)})" if item.spares else ""
+            session.put(f"{item.file}: ok{spares}")
+        else:
+            session.say(str(item.error))
+            session.hint(item.error.hint)
     return max(item.exit_code for item in checked)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.help import Command
+from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import causes
 from orchestrator.client.asking import why
 
 
-@click.command(
-    cls=Command,
+@orch_command(
     about_runs=True,
     examples=[
         ("orch why", "Explain the last failure of the active run, else of the newest"),
@@ -21,9 +20,8 @@ from orchestrator.client.asking import why
 )
 @run_argument()
 @click.option("--all", "of_all", is_flag=True, help="Every generation that failed, oldest first.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
-@click.pass_obj
-def command(session: Session, name: str | None, of_all: bool, as_json: bool) -> int:
+@json_option("Print the document, for scripts.")
+def command(session: Session, name: str | None, of_all: bool) -> None:
     """Show why a run failed or restarted: which task failed first, what that means, what orch did, what you can do.
 
     Without NAME: the active run, or else the newest. Works without a coordinator.
@@ -31,8 +29,4 @@ def command(session: Session, name: str | None, of_all: bool, as_json: bool) -> 
     document = why(session, name)
     if not of_all:
         document["first_causes"] = document["first_causes"][-1:]
-    if as_json:
-        session.put_json(document)
-    else:
-        session.put(causes.why(document, session.paint, width=session.width))
-    return 0
+    session.answer(document, causes.why(document, session.paint, width=session.width))

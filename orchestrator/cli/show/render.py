@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.cli.session import Paint
 from orchestrator.cli.show.paragraphs import folded, indent, labelled
@@ -16,10 +16,6 @@ from orchestrator.client.choice import is_active
 from orchestrator.client.run_facts import metrics, position
 from orchestrator.core.words import counted, duration, pace, size
 from orchestrator.reporting.fault_costs import sentence as costs_in_words
-
-if TYPE_CHECKING:
-    from orchestrator.cli.session import Paint
-
 
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""

@@ -68,7 +68,7 @@ def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tu
         # How many tasks a spare has room for
         most = SPARE_TASKS_MAX
         if run.plan.restart.standby == "auto":
-            available = spare.measured.get("memory_available_bytes", 0)
+            available = spare.measured.get("memory_available_bytes") or 0
             most = min(most, int(available // (MEMORY_SHARE * TASK_BYTES)))
         room = min(most, launch.ports_in_block(run.plan, spare.name, len(run.tasks)))
         for slot in (*taken[first:], *taken[:first]):

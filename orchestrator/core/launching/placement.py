@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from math import gcd
+from math import gcd, inf
 from types import MappingProxyType
 
 from orchestrator.core.plan import TASK_TYPES, Ask, Gpu, HostPlan, Plan, TaskId, TaskPlan
@@ -53,6 +53,8 @@ class Occupied:
     """Why it gets no task at all; empty if it may."""
     gpu_bytes: Mapping[Gpu, int] = field(default_factory=dict)
     """The memory of GPUs, as the driver says. A GPU of which it says nothing may have any."""
+    memory_bytes: float = inf
+    """The memory that is free, as the kernel says, without what runs that have begun asked for."""
 
 
 _FREE: Mapping[str, Occupied] = MappingProxyType({})
@@ -69,6 +71,7 @@ class _Room:
         "host",
         "index",
         "is_whole",
+        "memory_left",
         "others",
         "slots",
         "taken",
@@ -88,6 +91,7 @@ class _Room:
         self.others = occupied.tasks
         self.taken: list[Ask] = []
         self._bytes = occupied.gpu_bytes
+        self.memory_left = occupied.memory_bytes
         self._claims = 0
 
     @property
@@ -108,6 +112,8 @@ class _Room:
     def _suits(self, ask: Ask) -> bool:
         if (ask.on and self.host.name not in ask.on) or not set(ask.labels) <= set(self.host.labels):
             return False
+        if ask.memory_bytes is not None and ask.memory_bytes > self.memory_left:
+            return False
         return ask.gpu_bytes is None or self._has_memory([*self.taken, ask])
 
     def _has_memory(self, asks: Sequence[Ask]) -> bool:
@@ -127,19 +133,24 @@ class _Room:
         """Place one task here."""
         self.taken.append(ask)
         self._claims += ask.needs
+        self.memory_left -= ask.memory_bytes or 0
 
     def give_back(self) -> None:
         """Undo the last `take`."""
-        self._claims -= self.taken.pop().needs
+        ask = self.taken.pop()
+        self._claims -= ask.needs
+        self.memory_left += ask.memory_bytes or 0
 
     def rank(self, ask: Ask) -> tuple[int, int, int, int]:
         """Return the order in which hosts are chosen for the next task; the lowest is first."""
         left = self.gpus_left
-        return (len(self.taken), left == 0 if ask.shares else left - ask.needs, self.others, self.index)
+        # Of hosts with equally many GPUs left over, the one of many small tasks: that of a few large ones is soon whole
+        others = -self.others if ask.needs else self.others
+        return (len(self.taken), left == 0 if ask.shares else left - ask.needs, others, self.index)
 
     def holds(self, ask: Ask, most: int) -> int:
         """Return how many tasks of this request it could take, up to `most`."""
-        if ask.gpu_bytes is None and ask.together is not False:
+        if not ask.asks_host and ask.together is not False:
             room = self.slots - len(self.taken) if self.fits(ask) else 0
             return min(most, room, self.gpus_left // ask.needs if ask.needs else room)
         count = 0
@@ -211,6 +222,8 @@ def against(host: HostPlan, asks: Iterable[Ask], occupied: Occupied) -> str:
         holders = [
             f"slot {number} of {name} is held by {who}" for number, who in sorted(occupied.slots.items())
         ]
+    if all((ask.memory_bytes or 0) > room.memory_left for ask in asks):
+        holders.append(f"{name} has {size(max(0.0, room.memory_left))} of memory left")
     return "; ".join(holders) or f"{name} has {counted(len(host.gpus), 'GPU')} that could serve"
 
 
@@ -287,17 +300,19 @@ def _too_hungry(rooms: Sequence[_Room], wanted: Mapping[str, Ask]) -> list[NoPla
         if ask.needs > len(most.free)
     ]
     lost = [
-        NoPlacement("hosts", ask.type, f"no host suits the {ask.type}: {_particular(ask)}")
+        NoPlacement("hosts", ask.type, f"no host suits the {ask.type}: {particular(ask)}")
         for ask in wanted.values()
         if ask.is_particular and ask.needs <= len(most.free) and not any(room.fits(ask) for room in rooms)
     ]
     return hungry + lost
 
 
-def _particular(ask: Ask) -> str:
+def particular(ask: Ask) -> str:
+    """Return what a request asks of its hosts besides GPUs and slots, in the words of the spec."""
     words = [f"`on: [{', '.join(ask.on)}]`"] if ask.on else []
     words += [f"`on: {{{', '.join(f'{key}: {value}' for key, value in ask.labels)}}}`"] if ask.labels else []
     words += [f"`gpu_memory` of {size(ask.gpu_bytes)}"] if ask.gpu_bytes is not None else []
+    words += [f"`memory` of {size(ask.memory_bytes)}"] if ask.memory_bytes is not None else []
     return listed(words) or "`together: false`"
 
 
@@ -378,7 +393,7 @@ def _no_room(rooms: Sequence[_Room], ask: Ask, placed: int) -> NoPlacement:
         for room in rooms
         if len(room.taken) < room.slots
     ]
-    suits = f" on hosts that suit them ({_particular(ask)})" if ask.is_particular else ""
+    suits = f" on hosts that suit them ({particular(ask)})" if ask.is_particular else ""
     return NoPlacement(
         "gpus",
         ask.type,

@@ -223,7 +223,6 @@ def _heard(turn: Turn, event: HostReported) -> None:
         # The problem that keeps the host from serving the run.
         problem=None if host.facts is not None else host.problem,
         measured=event.measured,
-        words=event.words,
         gpu_loads=event.gpu_loads,
     )
     if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):

@@ -29,6 +29,9 @@ from orchestrator.core.words import listed
 BOUND_MIN_S = 5.0
 """It may take as long as what would be lost took, but for that it would hardly be asked; and so much at least."""
 
+UNTRIED_S = 30.0
+"""So much at least before a task has tried it: the first time takes longer, as on a busy host that has just begun."""
+
 SILENT_S = 30.0
 """Who gives no sign of life for so long is not waited for, however much would be lost: it is frozen."""
 
@@ -62,8 +65,10 @@ def wanted(run: Run, intent: Intent, at: Instant, patience_s: float, *, is_saved
     if not any(_can_write(run, task) for task in survivors):
         return {}
     lost = (run.reached_step or 0) - (run.verified_step or 0)  # and what was not reported yet
-    pace = run.task(run.chief).progress.steps_per_s
-    bound_s = min(policy.rescue_s, max(BOUND_MIN_S, lost / pace if pace else 0.0))
+    pace = run.task(run.chief).progress.measured.get("steps_per_s")
+    is_tried = all(run.task(each).progress.rehearsed for each in survivors)
+    least_s = BOUND_MIN_S if is_tried else UNTRIED_S
+    bound_s = min(policy.rescue_s, max(least_s, lost / pace if pace else 0.0))
     if intent is not Intent.RESTART:
         bound_s = policy.rescue_s  # it was trusted to lose nothing
     bounds = {"rescue_ends_at": at + bound_s, "deadline_at": at + bound_s + patience_s}

@@ -79,9 +79,10 @@ def _hosts(run: Run) -> list[HostReading]:
 def _gpu_percent(run: Run, host: Host) -> float | None:
     own = {gpu for task in run.placed.tasks if task.host == host.name for gpu in task.gpus}
     known = [
-        load.measured["utilization_percent"]
+        percent
         for load in host.gpu_loads
-        if {load.index, host.gpu_uuid(load.index)} & own and "utilization_percent" in load.measured
+        if {load.index, host.gpu_uuid(load.index)} & own
+        and (percent := load.measured.get("utilization_percent")) is not None
     ]
     return sum(known) / len(known) if known else None
 

@@ -238,7 +238,7 @@ def _hear(turn: Turn, event: HostReported) -> None:
     for task in here:
         if task.phase.may_live:
             _absorb(turn, task, reports.get(task.id))
-    memory_percent = event.measured.get("memory_percent", 0.0)
+    memory_percent = event.measured.get("memory_percent") or 0.0
     is_full = memory_percent >= MEMORY_FULL_PERCENT
     holds_any = any(task.phase.may_live for task in turn.run.standby.tasks_on(event.host))
     if is_full and holds_any and turn.run.plan.restart.standby == "auto" and not turn.run.standby.ended:
@@ -389,7 +389,7 @@ def _shows(run: Run, now: Instant) -> dict[str, Any]:
         "state": state,
         "generation": waiting.generation if waiting.tasks else None,
         "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
-        "memory_bytes": sum(task.progress.measured.get("rss_bytes", 0) for task in waiting.tasks) or None,
+        "memory_bytes": sum(task.progress.measured.get("rss_bytes") or 0 for task in waiting.tasks) or None,
         "reason": waiting.ended or (why_none(run) if is_missing else None),
         "tasks": [
             {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}

@@ -100,7 +100,7 @@ def _downtime(turn: Turn) -> Downtime | None:
         failed_at=min(turn.at, *ends) if ends else turn.at,
         noticed_at=turn.at,
         step=run.reached_step,
-        steps_per_s=run.task(run.chief).progress.steps_per_s,
+        steps_per_s=run.task(run.chief).progress.measured.get("steps_per_s"),
     )
 
 

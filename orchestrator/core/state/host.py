@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from orchestrator.core.measured import GpuMeasures, HostMeasures
 from orchestrator.core.state.instants import Deadline, Instant
 
 
@@ -72,8 +73,8 @@ class GpuLoad:
 
     index: int
     name: str = ""
-    measured: Mapping[str, float] = field(default_factory=dict)
-    """By the names of `protocol/measures.py`; what the driver does not report is missing."""
+    measured: GpuMeasures = field(default_factory=GpuMeasures)
+    """What the driver does not report is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,7 @@ class Host:
     """What may end tasks on this host although nothing is wrong with them."""
     retry_at: Deadline | None = None
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
-    measured: Mapping[str, float] = field(default_factory=dict)
-    """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
-    words: Mapping[str, str | bool] = field(default_factory=dict)
-    """The texts and flags of the same table."""
+    measured: HostMeasures = field(default_factory=HostMeasures)
     silent_at: Instant | None = None
     """When it was last heard before it became unreachable, the last time that it was."""
     back_at: Instant | None = None

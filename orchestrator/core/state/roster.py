@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import is_
 from typing import Any, Generic, TypeVar, cast
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,6 @@ class Roster(tuple[V, ...], Generic[K, V]):
     """The values, in their order. Names are unique."""
 
     _index: _Index[K, V]
-    _digest: int
 
     def __new__(
         cls,
@@ -70,11 +71,13 @@ class Roster(tuple[V, ...], Generic[K, V]):
         """Return whether one was made from the other by replacing values: names and places are the same."""
         return self._index is other._index
 
-    def digest(self, of: Callable[[V], object]) -> int:
-        """Return a hash of what `of` says of each value. It is reckoned once for each roster."""
-        if "_digest" not in self.__dict__:
-            self._digest = hash(tuple(map(of, self)))
-        return self._digest
+    def once(self, of: Callable[..., T], *given: object) -> T:
+        """Return what `of` says of the roster and of what is given; reckoned anew where another object is given."""
+        kept: dict[object, tuple[tuple[object, ...], Any]] = self.__dict__.setdefault("_kept", {})
+        known = kept.get(of)
+        if known is None or not all(map(is_, known[0], given)):
+            known = kept[of] = given, of(self, *given)
+        return cast("T", known[1])
 
     def find(self, name: K) -> V | None:
         """Return the value of that name; None if there is none."""

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import cast
 
 from orchestrator.core.ends import Exit, FirstCause, Injected
+from orchestrator.core.measured import TaskMeasures
 from orchestrator.core.plan import TaskId
 from orchestrator.core.saving import Holds, Loaded, Rescued, Restored, Saving
 from orchestrator.core.state.budget import Budget
@@ -59,8 +60,7 @@ class Progress:
     global_step: int | None = None
     epoch: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    measured: Mapping[str, float] = field(default_factory=dict)
-    """The numbers that were measured of it, by the names of `protocol/measures.py`; unknown ones are missing."""
+    measured: TaskMeasures = field(default_factory=TaskMeasures)
     heartbeat_age_s: float = 0.0
     step_age_s: float = 0.0
     runtime_age_s: float | None = None
@@ -83,13 +83,11 @@ class Progress:
     rescued: Rescued | None = None
     restored: Restored | None = None
     loaded: Loaded | None = None
-    words: Mapping[str, str | bool] = field(default_factory=dict)
-    """The texts and flags that were measured of it, by the names of the same table."""
 
     @property
-    def steps_per_s(self) -> float | None:
-        """Return its pace; None if it is unknown."""
-        return self.measured.get("steps_per_s")
+    def rehearsed(self) -> str:
+        """Return what it could hand over, as it has tried: how much and in what time, or `no` and why; empty before."""
+        return self.measured.get("rescue") or ""
 
     @property
     def has_stepped(self) -> bool:

@@ -12,12 +12,11 @@ import json
 import os
 import select
 import socket
-import struct
 import time
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from orchestrator.both import process
+from orchestrator.both import private_socket, process
 from orchestrator.core import errors
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.core.words import duration
@@ -223,8 +222,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(min(self.timeout or CHECK_AFTER_S, CHECK_AFTER_S))
         self.sock.connect(self._path)
         self.sock.settimeout(self.timeout)
-        credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        self.pid = struct.unpack("3i", credentials)[0]
+        self.pid, _ = private_socket.peer(self.sock)
 
 
 def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:

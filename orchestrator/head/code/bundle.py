@@ -14,12 +14,17 @@ import importlib.util
 import io
 import threading
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from orchestrator.both import hostdir
 from orchestrator.checkpoints.crc32c import LIBRARY
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -66,17 +71,21 @@ class Bundle:
     """The platform that psutil was built for."""
 
 
-_BUILDING = threading.Lock()
+def once(make: Callable[P, T]) -> Callable[P, T]:
+    """Make a value once per process and arguments, however many threads ask for it at once."""
+    making, cached = threading.Lock(), cache(make)
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        with making:
+            return cached(*args, **kwargs)  # type: ignore[arg-type]  # each is hashable
+
+    return made
 
 
+@once
 def load() -> Bundle:
-    """Return the bundle of the installed package. It is built once per process, however many threads ask at once."""
-    with _BUILDING:
-        return _built()
-
-
-@cache
-def _built() -> Bundle:
+    """Return the bundle of the installed package."""
     return Bundle(build(), _digest_of(psutil_files()), hostdir.platform())
 
 

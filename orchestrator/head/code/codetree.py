@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
+from orchestrator.both import durable
 from orchestrator.both.tree_digest import DIRECTORY, EMPTY, LINK
 from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
@@ -215,17 +216,12 @@ def take(seen: Survey, read: Read) -> tuple[list[CodeFile], list[str], list[str]
     return sorted(files), changed, gone
 
 
-def read_once(
-    entry: _TreeEntry,
-    into: BinaryIO | None = None,
-    clone: Callable[[int, int], bool] = lambda _from, _to: False,
-) -> tuple[CodeFile, bool]:
+def read_once(entry: _TreeEntry, into: BinaryIO | None = None) -> tuple[CodeFile, bool]:
     """Read a file as long as it is now, into another one if that is given, and say whether it changed meanwhile.
 
     Args:
         entry: of the tree.
-        into: gets the content, and is what is hashed if it is a clone.
-        clone: makes the second file share the content of the first one, given both descriptors; False if it cannot.
+        into: gets the content, and is what is hashed if it shares the content of the first one.
     """
     digest, length = hashlib.sha256(), 0
     # A file may have become a named pipe, which would wait for its writer for ever
@@ -233,7 +229,7 @@ def read_once(
         before = os.fstat(file.fileno())
         if not stat.S_ISREG(before.st_mode):
             raise FileNotFoundError(entry.absolute)
-        is_clone = into is not None and clone(file.fileno(), into.fileno())
+        is_clone = into is not None and durable.clone(file.fileno(), into.fileno())
         source: BinaryIO = into if is_clone and into is not None else file
         left = os.fstat(source.fileno()).st_size
         while chunk := source.read(min(_READ_BYTES, left)):

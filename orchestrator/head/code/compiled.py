@@ -12,9 +12,7 @@ import importlib.abc
 import io
 import os
 import sys
-import threading
 import zlib
-from functools import cache
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +24,6 @@ from orchestrator.head.code.installer import compiled, precompile, pyc_of
 if TYPE_CHECKING:
     from types import CodeType
 
-_BUILDING = threading.Lock()
-
 _LEVEL = 1
 """The level of compression. It takes a third of the time of the usual level, for 14 % more bytes."""
 
@@ -37,43 +33,18 @@ def compiled_for(magic: str, ours: Bundle) -> Archive | None:
 
     It is compressed as one stream: that is smaller than a compressed zip archive, and the host need not open one.
     """
-    if magic != MAGIC_NUMBER.hex():
-        return None
-    with _BUILDING:  # many hosts ask at once
-        return _compile(ours.code)
+    return _compile(ours.code) if magic == MAGIC_NUMBER.hex() else None
 
 
+@bundle.once
 def sources(code: Archive) -> Archive:
     """Return the archive of sources, compressed, for a host that compiles them."""
-    with _BUILDING:
-        return _sources(code)
-
-
-def psutil() -> Archive:
-    """Return the archive of the head's psutil, with byte code, which a host's Python uses if it is the same version."""
-    with _BUILDING:
-        return _psutil()
-
-
-@cache
-def _compile(code: Archive) -> Archive:
-    files, plain = dict(bundle.members()), io.BytesIO()
-    precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))
-    return _compressed(plain.getvalue())
-
-
-@cache
-def _sources(code: Archive) -> Archive:
     return _compressed(code.data)
 
 
-def _compressed(plain: bytes) -> Archive:
-    data = zlib.compress(plain, _LEVEL)
-    return Archive(hashlib.sha256(data).hexdigest(), data)
-
-
-@cache
-def _psutil() -> Archive:
+@bundle.once
+def psutil() -> Archive:
+    """Return the archive of the head's psutil, with byte code, which a host's Python uses if it is the same version."""
     files = []
     for name, file in bundle.psutil_files():
         source = file.read_bytes()
@@ -81,6 +52,18 @@ def _psutil() -> Archive:
         if name.endswith(".py"):
             files.append((cache_from_source(name), pyc_of(source, _code(file, name, source))))
     data = bundle.zipped(files)
+    return Archive(hashlib.sha256(data).hexdigest(), data)
+
+
+@bundle.once
+def _compile(code: Archive) -> Archive:
+    files, plain = dict(bundle.members()), io.BytesIO()
+    precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))
+    return _compressed(plain.getvalue())
+
+
+def _compressed(plain: bytes) -> Archive:
+    data = zlib.compress(plain, _LEVEL)
     return Archive(hashlib.sha256(data).hexdigest(), data)
 
 

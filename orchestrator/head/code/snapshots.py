@@ -46,8 +46,6 @@ _NEW_S = 3600.0
 _READS = 2
 """How often a file is read that changes meanwhile."""
 
-_FICLONE = 0x40049409
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -155,11 +153,15 @@ class Snapshots:
 
     def names(self) -> list[str]:
         """Return the runs that have a snapshot."""
-        return sorted(name.removesuffix(".json") for name in _names(self._runs) if name.endswith(".json"))
+        return sorted(
+            name.removesuffix(".json") for name in durable.names(self._runs) if name.endswith(".json")
+        )
 
     def bytes(self) -> int:
         """Return how much the snapshots take on the disk."""
-        return sum(os.lstat(os.path.join(self._blobs, name)).st_blocks * 512 for name in _names(self._blobs))
+        return sum(
+            os.lstat(os.path.join(self._blobs, name)).st_blocks * 512 for name in durable.names(self._blobs)
+        )
 
     def record_of(self, name: str) -> str:
         """Return the file that keeps the snapshot of a run."""
@@ -167,8 +169,7 @@ class Snapshots:
 
     def forget(self, name: str) -> None:
         """Keep the snapshot of a run no more. `tidy` removes it. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.record_of(name))
+        durable.remove(self.record_of(name))
 
     def tidy(self, active: Collection[str]) -> None:
         """Remove what no run needs, and of ended runs all but short texts. While a snapshot is taken, do nothing.
@@ -185,7 +186,7 @@ class Snapshots:
                 if snapshot is not None:
                     ended[snapshot.digest] = snapshot
                     needed |= {snapshot.digest} if name in active else set()
-            for name in _names(self._trees):
+            for name in durable.names(self._trees):
                 digest = name.partition(".")[0]
                 path = self.place_of(digest)
                 if digest in needed or name != digest or _age_s(f"{path}.json") < _NEW_S:
@@ -194,9 +195,8 @@ class Snapshots:
                     _keep_texts(ended[digest])
                 else:
                     shutil.rmtree(path)
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(f"{path}.json")
-            for name in _names(self._blobs):
+                    durable.remove(f"{path}.json")
+            for name in durable.names(self._blobs):
                 path = os.path.join(self._blobs, name)
                 if os.lstat(path).st_nlink == 1:
                     os.unlink(path)
@@ -216,13 +216,12 @@ class Snapshots:
                 with open(
                     os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb+"
                 ) as into:
-                    file, is_changed = codetree.read_once(entry, into, _clone)
+                    file, is_changed = codetree.read_once(entry, into)
                 if not is_changed:
                     break
             self._settle(fresh, file)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(fresh)
+            durable.remove(fresh)
         return file, is_changed
 
     def _settle(self, fresh: str, file: CodeFile) -> None:
@@ -242,7 +241,8 @@ class Snapshots:
         """Make the tree, or what is missing of it, and write the record. Two builders take turns. Raises OSError."""
         with _flocked(self._trees, fcntl.LOCK_EX):
             self._link(snapshot)
-            durable.write_json(record, _document(snapshot))
+            names = ("digest", "files", "links", "left_out", "remarks", "workdir")
+            durable.write_json(record, {name: getattr(snapshot, name) for name in names})
 
     def _link(self, snapshot: Snapshot) -> None:
         os.makedirs(snapshot.directory, mode=0o700, exist_ok=True)
@@ -305,11 +305,6 @@ def code_in(directory: str, files: Sequence[CodeFile]) -> Code:
     return Code({file.path: (file.sha256, file.mode) for file in files}, text)
 
 
-def _document(snapshot: Snapshot) -> dict[str, Any]:
-    names = ("digest", "files", "links", "left_out", "remarks", "workdir")
-    return {name: getattr(snapshot, name) for name in names}
-
-
 def _age_s(path: str) -> float:
     try:
         return time.time() - os.stat(path).st_mtime
@@ -330,15 +325,6 @@ def _keep_texts(snapshot: Snapshot) -> None:
             left -= file.size
 
 
-def _clone(source: int, target: int) -> bool:
-    """Let a file share the content of another one until either is written: of Btrfs, XFS and others."""
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
-
-
 def _text(path: str) -> str | None:
     """Return the text of a short file, or the target of a link; None where it is not text, or cannot be read."""
     try:
@@ -349,10 +335,3 @@ def _text(path: str) -> str | None:
         return None if b"\0" in data or len(data) > TEXT_BYTES_MAX else data.decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []

@@ -318,8 +318,8 @@ class Coordinator:
         start from scratch. `code` is the digest of its snapshot; empty: that is taken when a host is prepared.
         """
         known, now = self.loop.known, time.monotonic()
-        asks_memory = any(ask.gpu_bytes is not None for ask in plan.needs)
-        if known.has_choice(plan) and (plan.queue is None or asks_memory):
+        asks_hosts = any(ask.asks_host for ask in plan.needs)
+        if known.has_choice(plan) and (plan.queue is None or asks_hosts):
             asked = [host for host in plan.hosts if not known.is_fresh(host, now)]
             if not asked and not self.loop.call(lambda: self._turn(plan))[0].has_come:
                 asked = list(plan.hosts)  # what was known of them may be over

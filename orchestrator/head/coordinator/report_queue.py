@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.core import report_fields
 from orchestrator.core.events import HostReported
@@ -101,7 +102,10 @@ class Reports:
         names = [
             *(task.progress.metrics for task in event.tasks),
             *(task.progress.nonfinite for task in event.tasks),
-            *(map(str, task.progress.words.values()) for task in event.tasks),
+            *(
+                [told for told in task.progress.measured.values() if isinstance(told, str)]
+                for task in event.tasks
+            ),
         ]
         allowance.spend(
             1 + (chars + lines + sum(len(name) for metrics in names for name in metrics)) / CHARS_OF_ONE, now
@@ -135,9 +139,19 @@ def _without_texts(event: HostReported) -> HostReported:
         replace(
             task,
             said=(),
-            progress=replace(task.progress, metrics={}, metric_steps={}, nonfinite={}, words={}),
+            progress=replace(
+                task.progress,
+                metrics={},
+                metric_steps={},
+                nonfinite={},
+                measured=_without_words(task.progress.measured),
+            ),
             exit=task.exit and replace(task.exit, last_lines=(), error=None),
         )
         for task in event.tasks
     )
-    return replace(event, tasks=tasks, words={})
+    return replace(event, tasks=tasks, measured=_without_words(event.measured))
+
+
+def _without_words(measured: Any) -> Any:
+    return {name: fact for name, fact in measured.items() if not isinstance(fact, str)}

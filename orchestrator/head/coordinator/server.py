@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import socket
-import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,7 @@ class PrivateSocket(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        _, uid, _ = struct.unpack("3i", credentials)
+        _, uid = private_socket.peer(connection)
         if uid not in (os.getuid(), 0):
             connection.close()
             raise BlockingIOError(f"user {uid} was turned away")  # the server takes it as no connection

@@ -12,6 +12,7 @@ from orchestrator.core import bottleneck
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.diagnosis import cause, gpu_faults
+from orchestrator.core.gang import gang
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases.stopping import unproven
@@ -67,7 +68,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "phase_age_s": round(now - run.since_at, 1),
         "strategy": run.plan.strategy,
         "epoch": run.epoch,
-        "steps_per_s": chief.progress.steps_per_s if chief.phase.may_live else None,
+        "steps_per_s": chief.progress.measured.get("steps_per_s") if chief.phase.may_live else None,
         "training_epoch": chief.progress.epoch,
         "training_epochs": chief.progress.epochs,
         **_times(run, chief, times.get(run.run_id)),
@@ -77,7 +78,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
             for name, (step, value) in chief.progress.nonfinite.items()
         },
         "checkpoint": _checkpoint(run, now),
-        "fault_costs": fault_costs(run.plan, run.no_rescue),
+        "fault_costs": fault_costs(run.plan, run.no_rescue, [task.progress.rehearsed for task in gang(run)]),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "saving": saving(run),
         **{key: part for concern in CONCERNS for key, part in concern.shows(run, now).items()},
@@ -136,7 +137,11 @@ def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
 
 def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
     """Return the begin of the run, its total number of steps, and the time that the rest takes at its pace."""
-    step, total, pace = run.global_step, chief.progress.steps_total, chief.progress.steps_per_s
+    step, total, pace = (
+        run.global_step,
+        chief.progress.steps_total,
+        chief.progress.measured.get("steps_per_s"),
+    )
     eta_s = None
     if run.phase is Phase.RUNNING and step is not None and total is not None and pace:
         eta_s = round(max(0, total - step) / pace, 1)
@@ -281,7 +286,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
         "warning": host.warning,
-        **measures.shown(measures.HOST, host.measured, host.words),
+        **measures.shown(measures.HOST, host.measured),
         "gpus": [
             {
                 "index": load.index,
@@ -331,7 +336,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
-        **measures.shown(measures.TASK, task.progress.measured, task.progress.words),
+        **measures.shown(measures.TASK, task.progress.measured),
         "exit_code": task.exit.code if task.exit else None,
         "signal": task.exit.signal if task.exit else None,
         "cause": task.exit.cause.value if task.exit else None,

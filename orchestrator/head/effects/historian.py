@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from orchestrator.both import stretches
 from orchestrator.core.state.phase_states import Phase
@@ -150,8 +151,9 @@ class Historian:
         step = progress.global_step
         if step is None or (run.phase not in (Phase.RUNNING, Phase.STOPPING) and not run.phase.is_terminal):
             return
-        if progress.steps_per_s is not None and chief.phase.may_live:
-            seen.history.add(at, run.generation, step, "", {"steps_per_s": progress.steps_per_s})
+        pace = progress.measured.get("steps_per_s")
+        if pace is not None and chief.phase.may_live:
+            seen.history.add(at, run.generation, step, "", {"steps_per_s": pace})
         for name, value in progress.metrics.items():
             key = run.generation, progress.metric_steps.get(name, step)
             if (run.generation, name) in seen.followed:
@@ -199,8 +201,12 @@ class Historian:
         seen.history.add(at, run.generation, step, task, values, tiers=_COARSE)
 
 
-def _kept(rows: Mapping[str, Measure], measured: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(measured[name]) for name, row in rows.items() if row.kept and name in measured}
+def _kept(rows: Mapping[str, Measure], measured: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(measured[name])
+        for name, row in rows.items()
+        if row.kept and row.is_number and name in measured
+    }
 
 
 def _is_step(value: float) -> bool:

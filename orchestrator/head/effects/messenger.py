@@ -14,12 +14,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.both import durable
 from orchestrator.core.errors import SpecError
+from orchestrator.core.plan import NotifyPlan
 from orchestrator.core.state.run import Run
 from orchestrator.head.effects.delivery import deliver
 from orchestrator.head.effects.lookout import Lookout
@@ -69,13 +70,8 @@ class Messenger:
         now: Callable[[], float] = time.monotonic,
         send: Callable[..., str | None] = deliver,
     ) -> None:
-        self._place, self._owner, self._runs, self._complaint, self._failed = (
-            place,
-            owner,
-            runs,
-            complaint,
-            failed,
-        )
+        self._place, self._owner, self._runs = place, owner, runs
+        self._complaint, self._failed = complaint, failed
         self._now, self._send = now, send
         self._secrets = Secrets(place.state_dir, DIRECTORY)
         self._head = socket.gethostname()
@@ -151,19 +147,20 @@ class Messenger:
     def _notify(self, notice: Notice) -> bool:
         """Give a notice to all recipients that want it. Return whether there is one."""
         run = self._runs().get(notice.last.run_id)
-        asked = run.plan.notify if run is not None else None
-        title = notices.title(notice)
-        is_wanted = False
-        own = self._own(notice.last.run_id)
-        if asked is not None and notice.kind in asked.on:
-            body = notices.body(notice, lines=asked.lines, head=self._head)
-            for name in self._urls(notice.last.run_id):
-                self._give(notice, name, notice.last.run_id, title, body)
-                is_wanted = True
-        if notice.kind in own.on:
-            body = notices.body(notice, lines=own.lines, head=self._head)
-            for name in services(list(own.to)):
-                self._give(notice, name, "", title, body)
+        return self._tell(notice, [run] if run is not None else [])
+
+    def _tell(self, notice: Notice, runs: Iterable[Run]) -> bool:
+        """Give a notice to the recipients of these runs, and to the user's own. Return whether one wants it."""
+        title, is_wanted, own = notices.title(notice), False, self._own(notice.last.run_id)
+        asked: list[tuple[str, NotifyPlan | OwnNotify]] = [("", own)]
+        asked += [(run.run_id, run.plan.notify) for run in runs if run.plan.notify is not None]
+        for owner_run, wish in asked:
+            if notice.kind not in wish.on:
+                continue
+            body = notices.body(notice, lines=wish.lines, head=self._head)
+            for name in self._urls(owner_run) if owner_run else services(list(own.to)):
+                level = notices.KINDS[notice.kind].level
+                self._put(owner_run, name, Message(notice.last.run_id, title, body, level))
                 is_wanted = True
         return is_wanted
 
@@ -176,19 +173,7 @@ class Messenger:
         if complaint is None:
             return
         notice = notices.head_notice(complaint, now_utc()[:19].replace("T", " ") + " UTC")
-        title, body = notices.title(notice), notices.body(notice, lines=0, head=self._head)
-        for run in self._runs().values():
-            if not run.phase.is_terminal and run.plan.notify and notice.kind in run.plan.notify.on:
-                for name in self._urls(run.run_id):
-                    self._give(notice, name, run.run_id, title, body)
-        own = self._own("")
-        if notice.kind in own.on:
-            for name in services(list(own.to)):
-                self._give(notice, name, "", title, body)
-
-    def _give(self, notice: Notice, name: str, owner_run: str, title: str, body: str) -> None:
-        level = notices.LEVELS.get(notice.kind, "warning")
-        self._put(owner_run, name, Message(notice.last.run_id, title, body, level))
+        self._tell(notice, [run for run in self._runs().values() if not run.phase.is_terminal])
 
     def _put(self, owner_run: str, name: str, message: Message) -> None:
         key = (owner_run, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from orchestrator.core.plan import Gpu, HostPlan
@@ -54,5 +55,9 @@ def _seen(answer: Answer[Any], is_own: Callable[[str], bool], until: Instant) ->
     # A file may name GPUs by their UUIDs
     held |= {names[gpu]: who for gpu, who in held.items() if gpu in names}
     return Seen(
-        until, held, gpu_bytes=known | {names[gpu]: size for gpu, size in known.items() if gpu in names}
+        until,
+        held,
+        gpu_bytes=known | {names[gpu]: size for gpu, size in known.items() if gpu in names},
+        memory_bytes=inf if hardware["memory_total_bytes"] is None else hardware["memory_total_bytes"],
+        free_bytes=inf if hardware["memory_free_bytes"] is None else hardware["memory_free_bytes"],
     )

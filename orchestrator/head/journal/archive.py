@@ -9,6 +9,7 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING
 
+from orchestrator.both import durable
 from orchestrator.head.journal import format as journal_format
 
 if TYPE_CHECKING:
@@ -41,11 +42,7 @@ def place_of(paths: Paths, run_id: str) -> str:
 
 def run_ids(paths: Paths, name: str | None = None) -> list[str]:
     """Return the runs that have left the journal, oldest first: all, those of this name, or the one with this id."""
-    try:
-        names = os.listdir(paths.runs)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    wanted = [each for each in names if name in (None, each, each.rsplit("-", 2)[0])]
+    wanted = [each for each in durable.names(paths.runs) if name in (None, each, each.rsplit("-", 2)[0])]
     kept = [run_id for run_id in wanted if os.path.exists(os.path.join(paths.runs, run_id, FILE))]
     return sorted(kept, key=lambda run_id: run_id.rsplit("-", 2)[1:])
 

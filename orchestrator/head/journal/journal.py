@@ -34,64 +34,6 @@ from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, Kept, Unr
 from orchestrator.head.journal.values import checksum, dump
 from orchestrator.head.node.disk import NO_SPACE, full_error
 
-
-class NestedTransaction:
-    """A commit within a transaction that another block begins and ends. SQLite's errors become JournalErrors."""
-
-    def __init__(self, db: sqlite3.Connection, as_error: Callable[[sqlite3.Error], JournalError]) -> None:
-        self._db = db
-        self._as_error = as_error
-
-    def __enter__(self) -> None:
-        if not self._db.in_transaction:  # a full disk has rolled back all that was before
-            raise self._as_error(sqlite3.OperationalError("the transaction was rolled back"))
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, sqlite3.Error):
-            raise self._as_error(error) from error
-
-
-class Transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here.
-
-    SQLite's errors become JournalErrors.
-    """
-
-    def __init__(
-        self,
-        db: sqlite3.Connection,
-        as_error: Callable[[sqlite3.Error], JournalError],
-        committed: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Prepare it; `committed` is called once it is on the disk."""
-        self._db = db
-        self._as_error = as_error
-        self._committed = committed
-
-    def __enter__(self) -> None:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as e:
-            raise self._as_error(e) from e
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            try:
-                self._db.execute("COMMIT")
-            except sqlite3.Error as e:
-                self._rollback()
-                raise self._as_error(e) from e
-            self._committed()
-            return
-        self._rollback()
-        if isinstance(error, sqlite3.Error):
-            raise self._as_error(error) from error
-
-    def _rollback(self) -> None:
-        if self._db.in_transaction:  # a full disk may have rolled back already
-            self._db.execute("ROLLBACK")
-
-
 log = logging.getLogger(__name__)
 
 ENDED_MAX = 50
@@ -137,7 +79,7 @@ class Journal:
             # SQLite would take the file for a new journal, and all runs would be forgotten
             if os.stat(path).st_size == 0:
                 raise damaged(path, "it is empty")
-            self._db = _connect(path)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             result = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -174,8 +116,24 @@ class Journal:
     def _error(self, error: sqlite3.Error) -> JournalError:
         return error_of(self.path, error)
 
-    def _transaction(self) -> Transaction:
-        return Transaction(self._db, self._error, self._write_witness)
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here.
+
+        SQLite's errors become JournalErrors.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk may have rolled back already
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as e:
+            raise self._error(e) from e
+        self._write_witness()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -192,14 +150,22 @@ class Journal:
             self._together = None
             self._has_begun = False
 
-    def _writing(self) -> Transaction | NestedTransaction:
-        """Return the transaction for a commit: its own, or a part of the one that `together` has begun."""
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Make a commit in a transaction of its own, or as a part of the one that `together` shares."""
         if self._together is None:
-            return self._transaction()
+            with self._transaction():
+                yield
+            return
         if not self._has_begun:  # most turns write nothing
             self._together.enter_context(self._transaction())
             self._has_begun = True
-        return NestedTransaction(self._db, self._error)
+        try:
+            if not self._db.in_transaction:  # a full disk has rolled back all that was before
+                raise sqlite3.OperationalError("the transaction was rolled back")
+            yield
+        except sqlite3.Error as e:
+            raise self._error(e) from e
 
     def close(self) -> None:
         """Fold the write-ahead log back and close."""
@@ -270,7 +236,12 @@ class Journal:
             )
             seq = inserted.lastrowid or 0
             state_bytes = self._put_state(run, event, time, seq) if is_whole else 0
-            self._db.executemany(_INSERT_EVENT, [_summed((*_row(time, run, note), seq)) for note in notes])
+            rows = []
+            for note in notes:
+                task, data = str(note.task) if note.task else None, json.dumps(dict(note.data), default=str)
+                whose = (time, run.run_id, run.plan.name, note.kind.value, task, run.generation)
+                rows.append(_summed((*whose, note.message, data, seq)))
+            self._db.executemany(_INSERT_EVENT, rows)
         if last is None or is_whole:
             self._last[run.run_id] = _Written(run, state_bytes, 0)
         else:
@@ -397,10 +368,6 @@ def put_aside(path: str) -> str | None:
     return moved
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-
-
 def _unusable(path: str, error: OSError) -> JournalError:
     return JournalError(
         f"the journal {path} cannot be opened: {error.strerror}",
@@ -415,9 +382,3 @@ def now_utc() -> str:
 
 def _summed(row: tuple[object, ...]) -> tuple[object, ...]:
     return (*row, checksum(row))
-
-
-def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
-    task = str(note.task) if note.task else None
-    data = json.dumps(dict(note.data), default=str)
-    return (time, run.run_id, run.plan.name, note.kind.value, task, run.generation, note.message, data)

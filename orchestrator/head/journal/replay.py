@@ -30,13 +30,11 @@ class Played:
     def differs(self) -> bool:
         """Return whether today's core decides otherwise than was recorded."""
         now, then = self.outcome, self.entry.outcome
-        return now is not None and then is not None and not _alike(now, then)
-
-
-def _alike(now: Outcome, then: Outcome) -> bool:
-    if now.decision is None or then.decision is None:
-        return now.raised == then.raised
-    return now.decision.is_like(then.decision)
+        if now is None or then is None:
+            return False
+        if now.decision is None or then.decision is None:
+            return now.raised != then.raised
+        return not now.decision.is_like(then.decision)
 
 
 def replay(entries: Iterable[Entry]) -> Iterator[Played]:

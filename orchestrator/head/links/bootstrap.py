@@ -329,16 +329,8 @@ def start_agent(
     Blocks for at most `timeout_s`. Raises HostUnfit (with the cause and the way out), ConnectFailed if the channel
     broke or the host did not answer in time, WireError for a malformed hello. Then the channel is closed.
     """
-    request: BootRequest = {
-        "nonce": f"orch-{secrets.token_hex(12)}",
-        "digest": bundle.code.digest,
-        "host_dir": host_dir,
-        "heartbeat_s": heartbeat_s,
-        "psutil": bundle.psutil,
-        "psutil_platform": bundle.platform,
-    }
     talk = _Talk(channel, host, bundle, clock)
-    return _start(talk, request, timeout_s, talk.hello)
+    return _start(talk, _request(bundle, heartbeat_s, host_dir), timeout_s, talk.hello)
 
 
 def start_command(
@@ -348,17 +340,20 @@ def start_command(
 
     Raises as `start_agent` does.
     """
-    request: BootRequest = {
+    talk = _Talk(channel, host, bundle, time.monotonic)
+    request: BootRequest = {**_request(bundle, 0.0, None), "command": command}
+    return _start(talk, request, timeout_s, lambda _: (Decoder(), bytes(talk.heard)))
+
+
+def _request(bundle: Bundle, heartbeat_s: float, host_dir: str | None) -> BootRequest:
+    return {
         "nonce": f"orch-{secrets.token_hex(12)}",
         "digest": bundle.code.digest,
-        "host_dir": None,
-        "heartbeat_s": 0.0,
-        "psutil": None,
-        "psutil_platform": "",
-        "command": command,
+        "host_dir": host_dir,
+        "heartbeat_s": heartbeat_s,
+        "psutil": bundle.psutil,
+        "psutil_platform": bundle.platform,
     }
-    talk = _Talk(channel, host, bundle, time.monotonic)
-    return _start(talk, request, timeout_s, lambda _: (Decoder(), bytes(talk.heard)))
 
 
 def _start(talk: _Talk, request: BootRequest, timeout_s: float, last: Callable[[int], T]) -> T:

@@ -267,11 +267,6 @@ class Asked(Generic[A]):
             verb = self._order.verb.name
             raise NoAnswer(f"{self._host} did not answer `{verb}` in {duration(timeout_s)}") from e
         if reply.ok is None:
-            raise OrderRefused(_refusal(reply))
+            assert reply.error is not None
+            raise refused(reply.error["code"], reply.error["message"], reply.error["hint"])
         return Answer(reply.ok, reply.blob)
-
-
-def _refusal(reply: Reply[Any]) -> Problem:
-    error = reply.error
-    assert error is not None
-    return Problem(error["code"], error["message"], error["hint"])

@@ -29,7 +29,6 @@ from orchestrator.head.code import compiled
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.links import bootstrap, edge
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.allowance import Intake
 from orchestrator.head.links.conversation import (
     Answer,
     Asked,
@@ -342,7 +341,8 @@ class HostLink:
             self._receive(connection, started.frames)
             reception = Reception(
                 started.decoder,
-                Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
+                self._pace.reports_per_s,
+                self._pace.unasked_bytes_per_s,
                 heard=partial(self._receive, connection),
                 flooded=self._report_flood,
                 # The thread that also reads other connections must not wait for the end of this one.
@@ -368,7 +368,9 @@ class HostLink:
             if time.monotonic() - began_at > self._pace.forgiven_s:
                 self._misfits = 0
             if error is None and not self._closed:
-                self._report_down(connection.why or _broken(connection))
+                words = connection.last_words()
+                broke = f"the connection broke: {words}" if words else "the connection broke"
+                self._report_down(connection.why or broke)
         finally:
             self._try_again(error)
 
@@ -428,12 +430,6 @@ class HostLink:
 def _bring_psutil(connection: Conversation) -> None:
     for order, part in orders.psutil(compiled.psutil()):
         connection.send(order, part)
-
-
-def _broken(connection: Conversation) -> str:
-    """Return why a connection ended that we did not end."""
-    words = connection.last_words()
-    return f"the connection broke: {words}" if words else "the connection broke"
 
 
 __all__ = ["PACE", "HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Pace", "Reply", "Watch"]

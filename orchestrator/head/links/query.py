@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -27,6 +28,18 @@ The transport limits the handshakes with one sshd or bastion."""
 _READ_BYTES = 1 << 16
 
 A = TypeVar("A")
+
+
+@contextmanager
+def talking(transports: Mapping[str, Transport], host: HostPlan) -> Iterator[Channel]:
+    """Open a channel on which our program is started. If it breaks, that is a ConnectFailed."""
+    channel = transports[host.transport].open(host, bootstrap.COMMAND)
+    try:
+        yield channel
+    except (ChannelClosed, FrameError, WireError) as e:
+        raise ConnectFailed(host.name, f"the connection broke: {cleaned(str(e))}") from e
+    finally:
+        channel.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +86,13 @@ class Asker:
 
     def _one(self, host: HostPlan, orders: Sequence[Order[A]], timeout_s: float) -> Answer[A]:
         try:
-            channel = self._transports[host.transport].open(host, bootstrap.COMMAND)
-            try:
-                with ALARMS.after(timeout_s, channel.close):
-                    return self._talk(host, channel, orders)
-            finally:
-                channel.close()
+            with talking(self._transports, host) as channel, ALARMS.after(timeout_s, channel.close):
+                return self._talk(host, channel, orders)
         except HostError as e:
             if e.code == "no-python" and host.python != "python3":
                 # That of a run which could not begin for it; any Python answers
                 return replace(self._one(replace(host, python="python3"), orders, timeout_s), host=host)
             return Answer(host, problem=e)
-        except (ChannelClosed, FrameError, WireError) as e:
-            return Answer(host, problem=ConnectFailed(host.name, f"the connection broke: {cleaned(str(e))}"))
 
     def _talk(self, host: HostPlan, channel: Channel, orders: Sequence[Order[A]]) -> Answer[A]:
         started = bootstrap.start_agent(channel, host, self._bundle())

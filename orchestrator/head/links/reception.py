@@ -1,4 +1,4 @@
-"""Decodes what one connection receives after the hello into frames, and counts it against the host's allowance."""
+"""Decodes what one connection receives after the hello into frames, and counts it against the host's allowances."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.head.links.allowance import Intake
+from orchestrator.head.links.allowance import Allowance
 from orchestrator.protocol.channel import Decoder
+
+BURST_S = 10.0
+"""An allowance can save up what it grants in this time."""
+
+FLOOD_S = 10.0
+"""A connection that was slowed down for so long in all is reported as a flood."""
 
 Frames = Sequence[tuple[Mapping[str, Any], bytes]]
 
@@ -17,23 +23,28 @@ class Reception:
 
     Args:
         decoder: Holds the received part of an unfinished frame.
-        intake: The allowance for what the host sends unasked.
+        reports_per_s: How often it may report. Several in one piece count as one, since only the newest is used.
+        bytes_per_s: How much it may send unasked.
         heard: Handles frames. Returns whether there was a report, and how many bytes of them had been asked for.
-        flooded: Called once, when the host is read more slowly.
+        flooded: Called once, when the host was read more slowly for FLOOD_S.
         ended: Called once at the end, with the error if there was one.
     """
 
     def __init__(
         self,
         decoder: Decoder,
-        intake: Intake,
+        reports_per_s: float,
+        bytes_per_s: float,
         *,
         heard: Callable[[Frames], tuple[bool, int]],
         flooded: Callable[[], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
         self._decoder = decoder
-        self._intake = intake
+        now = time.monotonic()
+        self._reports = Allowance(reports_per_s, reports_per_s * BURST_S, now)
+        self._bytes = Allowance(bytes_per_s, bytes_per_s * BURST_S, now)
+        self._waited_s = 0.0
         self._heard = heard
         self._flooded = flooded
         self._ended = ended
@@ -48,8 +59,11 @@ class Reception:
             return 0.0
         try:
             reported, asked_bytes = self._heard(self._decoder.feed(data))
-            wait_s = self._intake.spend(reported, len(data) - asked_bytes, time.monotonic())
-            if self._intake.is_flood():
+            # An answer that is complete gives back what its first parts have spent.
+            now, unasked_bytes = time.monotonic(), len(data) - asked_bytes
+            wait_s = max(self._reports.spend(int(reported), now), self._bytes.spend(unasked_bytes, now))
+            was_flood, self._waited_s = self._waited_s >= FLOOD_S, self._waited_s + wait_s
+            if self._waited_s >= FLOOD_S and not was_flood:
                 self._flooded()
         except (
             Exception

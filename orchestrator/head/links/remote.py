@@ -13,10 +13,8 @@ from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.code.bundle import Bundle
 from orchestrator.head.links import bootstrap, edge
-from orchestrator.head.links.edge import WireError
+from orchestrator.head.links.query import talking
 from orchestrator.head.reach.transport import Channel, ChannelClosed, Transport
-from orchestrator.protocol.channel import FrameError
-from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Command
 
 _READ_BYTES = 1 << 16
@@ -80,17 +78,10 @@ class Remote:
 
     def _ended(self, host: HostPlan, command: Command) -> Ended:
         try:
-            channel = self._transports[host.transport].open(host, bootstrap.COMMAND)
-            try:
+            with talking(self._transports, host) as channel:
                 return self._talk(host, channel, command)
-            finally:
-                channel.close()
         except HostError as e:
             return Ended(host.name, problem=e)
-        except (ChannelClosed, FrameError, WireError) as e:
-            return Ended(
-                host.name, problem=ConnectFailed(host.name, f"the connection broke: {cleaned(str(e))}")
-            )
 
     def _talk(self, host: HostPlan, channel: Channel, command: Command) -> Ended:
         decoder, data = bootstrap.start_command(channel, host, self._bundle(), command)
@@ -106,18 +97,11 @@ class Remote:
                 elif "error" in frame:
                     return Ended(host.name, problem=HostUnfit(host.name, frame["error"]))
                 else:
-                    return _ended(host, frame.get("exit"), frame.get("left") or [])
+                    pids = ", ".join(map(str, frame.get("left") or []))
+                    left = HostUnfit(host.name, f"it ended, but these processes cannot be killed: pid {pids}")
+                    return Ended(host.name, frame.get("exit"), left if pids else None)
             data = channel.read(_READ_BYTES)
             if not data:
                 raise ConnectFailed(
                     host.name, "the connection broke; the command ends once the host notices that"
                 )
-
-
-def _ended(host: HostPlan, code: int | None, left: list[int]) -> Ended:
-    if not left:
-        return Ended(host.name, code)
-    pids = ", ".join(map(str, left))
-    return Ended(
-        host.name, code, HostUnfit(host.name, f"it ended, but these processes cannot be killed: pid {pids}")
-    )

@@ -21,7 +21,7 @@ from orchestrator.core.words import duration
 from orchestrator.protocol import measures, reports
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.limits import SAID_CHARS_MAX
-from orchestrator.protocol.measures import measured, words
+from orchestrator.protocol.measures import measured
 from orchestrator.protocol.orders import checkpoints, tasks
 from orchestrator.protocol.replies import Error
 
@@ -81,7 +81,6 @@ def host_reported(
         host=host,
         tasks=tuple(_bounded([item for item in reports if item.task in known])),
         measured=measured(measures.HOST, sample),
-        words=words(measures.HOST, sample),
         gpu_loads=tuple(
             GpuLoad(load["index"], load["name"], measured(measures.GPU, load))
             for load in sample.get("gpus", ())
@@ -145,9 +144,7 @@ def _progress(sent: reports.Task) -> Progress:
     if steps := told.get("metric_steps"):
         told["metric_steps"] = {name: step for name, step in steps.items() if name in sent.get("metrics", {})}
     unreached = tuple((TaskId.parse(peer["task"]), peer["finding"]) for peer in sent.get("peers", ()))
-    return Progress(
-        **told, unreached=unreached, measured=measured(measures.TASK, sent), words=words(measures.TASK, sent)
-    )
+    return Progress(**told, unreached=unreached, measured=measured(measures.TASK, sent))
 
 
 def _restored(sent: reports.Restored) -> Restored:

@@ -7,7 +7,6 @@ has ended.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -41,7 +40,7 @@ class Secrets:
 
     def remove(self, run_id: str) -> None:
         """Remove the secrets of a run."""
-        _unlink(self._path(run_id))
+        durable.remove(self._path(run_id))
 
     def files_of_others(self, run_ids: Collection[str]) -> list[str]:
         """Return the files of all other runs, and partly written ones that a crash left."""
@@ -56,12 +55,7 @@ class Secrets:
 
     def remove_file(self, file: str) -> None:
         """Remove one of `files_of_others`."""
-        _unlink(file)
+        durable.remove(file)
 
     def _path(self, run_id: str) -> str:
         return os.path.join(self._dir, f"{run_id}.json")
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)

@@ -119,10 +119,13 @@ class _Said(Tail):
                 self.add(b"")
                 return None
             if word is not None:
-                return f"no keeper answers there: {_text(rest)}"
+                return f"no keeper answers there: {rest.decode('utf-8', 'replace')}"
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                return f"the relay did not answer in time{_quoted(self.text())}"
+                last = _last_line(self.text())
+                return "the relay did not answer in time" + (
+                    f"; the engine's client said: {last}" if last else ""
+                )
             if select.select([descriptor], [], [], left_s)[0]:
                 data = os.read(descriptor, _READ_BYTES)
                 if not data:
@@ -156,15 +159,6 @@ class _Said(Tail):
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
-
-
-def _quoted(text: str) -> str:
-    last = _last_line(text)
-    return f"; the engine's client said: {last}" if last else ""
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 def _drop(child: subprocess.Popen[bytes]) -> None:

@@ -7,14 +7,21 @@ without following links. It may claim any size for a file, so the caller limits 
 from __future__ import annotations
 
 import os
-from typing import BinaryIO, Literal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, Literal, TypeVar
 
 from orchestrator.core.state.run import Run
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.conversation import Asks, refused
+from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused, refused
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
 from orchestrator.protocol.orders.tasks import DIGEST, FILE, FILES, FileDigest, OfFile, Saved, TaskFile
 from orchestrator.protocol.paths import RelativePath
+
+T = TypeVar("T")
+
+HOSTS_MAX = 64
+"""How many hosts are asked at once."""
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2
 """The size of one message: a heartbeat never waits for more."""
@@ -22,6 +29,25 @@ CHUNK_BYTES = BLOB_BYTES_MAX // 2
 ASK_TIMEOUT_S = 30.0
 DIGEST_TIMEOUT_S = 630.0
 """The timeout of an order that reads a whole file. It is above the agent's own deadline."""
+
+
+def of_each(hosts: Sequence[str], ask: Callable[[str], T]) -> tuple[dict[str, T], dict[str, str]]:
+    """Ask hosts at once, so that one that does not answer delays no other. It blocks.
+
+    Returns:
+        the answers by host, and why the others gave none.
+    """
+
+    def one(host: str) -> T | LinkDown | OrderRefused:
+        try:
+            return ask(host)
+        except (LinkDown, OrderRefused) as e:
+            return e
+
+    with ThreadPoolExecutor(min(HOSTS_MAX, len(hosts)), thread_name_prefix="files") as asking:
+        answers = dict(zip(hosts, asking.map(one, hosts), strict=True))
+    unreached = {host: str(answer) for host, answer in answers.items() if isinstance(answer, Exception)}
+    return {host: answer for host, answer in answers.items() if not isinstance(answer, Exception)}, unreached
 
 
 def listing(

@@ -49,11 +49,20 @@ class _Log(NamedTuple):
     generation: int
 
 
-class _Source(NamedTuple):
-    """The host of a log, and the limit for the copies of its task."""
+class _Copy:
+    """What is known of the copy of one log."""
 
-    host: str
-    bytes_max: int
+    def __init__(self) -> None:
+        self.host = ""
+        self.bytes_max = 0
+        """The limit for all copies of its task."""
+        self.asked_at = -1e9
+        self.log_end = 0
+        """The end of the log on its host, as last reported."""
+        self.here = -1
+        """The end of the copy: a cache, since most heartbeats report no new lines."""
+        self.stopped: str | None = None
+        """Why it is not copied any more, as it was reported."""
 
 
 Notify = Callable[[str, str, TaskId, str], None]
@@ -96,18 +105,11 @@ class LogCopier:
         self._skew_reported: set[tuple[str, str]] = set()
         """The runs and hosts for which a differing clock was reported."""
         self._lock = threading.Lock()
-        self._sources: dict[_Log, _Source] = {}
-        self._asked: dict[_Log, float] = {}
-        self._ends: dict[_Log, int] = {}
-        """The end of each log on its host, as last reported."""
-        self._copied: dict[_Log, int] = {}
-        """The end of each copy: a cache, since most heartbeats report no new lines."""
+        self._copies: dict[_Log, _Copy] = {}
         self._held: dict[tuple[str, str], int] = {}
         """The size of the copies of each task of a run."""
         self._moved: tuple[threading.Event, ...] = ()
         """Set when a copy grows. Replaced and never changed."""
-        self._stopped: dict[_Log, str] = {}
-        """Why a log is not copied any more, as it was reported."""
 
     def expect(self, run: Run, task: TaskId, host: str, generation: int) -> None:
         """Ask this host, and no other, for the log of a generation that it was ordered to start."""
@@ -115,10 +117,11 @@ class LogCopier:
             return
         name = str(task)
         with self._lock:
-            self._sources[_Log(run.run_id, name, generation)] = _Source(host, run.plan.log_bytes_max)
-            known = sorted(source for source in self._sources if source[:2] == (run.run_id, name))
+            copy = self._copies.setdefault(_Log(run.run_id, name, generation), _Copy())
+            copy.host, copy.bytes_max = host, run.plan.log_bytes_max
+            known = sorted(log for log in self._copies if log[:2] == (run.run_id, name))
             for old in known[:-GENERATIONS_MAX]:
-                self._drop(old)
+                del self._copies[old]
 
     def expect_all(self, run: Run) -> None:
         """Call `expect` for the tasks that a run has now."""
@@ -130,10 +133,10 @@ class LogCopier:
         """Ask for the new parts of the logs in a report."""
         for task in report.tasks:
             name = _Log(run_id, str(task.task), task.generation)
-            source = self._sources.get(name)
-            if source is not None and source.host == report.host:
-                self._ends[name] = end = int(task.progress.measured.get("log_bytes", 0))
-                if self._copied.get(name, -1) < end and not self._was_asked(name):
+            copy = self._copies.get(name)
+            if copy is not None and copy.host == report.host:
+                copy.log_end = int(task.progress.measured.get("log_bytes", 0))
+                if copy.here < copy.log_end and not self._was_asked(copy):
                     self._do(partial(self._ask, link, name, epoch))
 
     def put_first_cause(self, run_id: str, cause: Mapping[str, Any] | None) -> None:
@@ -160,52 +163,42 @@ class LogCopier:
 
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
         """Return whether parts of the logs of these tasks are still to be copied."""
+        copies = [(name, self._copies.get(name)) for name in self._of(run_id, tasks)]
         return any(
-            self._here(name) < self._ends.get(name, 0)
-            for name in self._of(run_id, tasks)
-            if name not in self._stopped
+            copy is not None and copy.stopped is None and self._look(name, copy) < copy.log_end
+            for name, copy in copies
         )
 
     def forget(self, run_id: str, tasks: Collection[str]) -> None:
         """Stop copying the logs of these tasks."""
         for name in self._of(run_id, tasks):
-            self._drop(name)
+            self._copies.pop(name, None)
             self._held.pop(name[:2], None)
-        if not any(name.run_id == run_id for name in self._sources):
+        if not any(name.run_id == run_id for name in self._copies):
             for known in [known for known in self._clocks if known[0] == run_id]:
                 del self._clocks[known]
 
     def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
-        return [name for name in list(self._sources) if name.run_id == run_id and name.task in tasks]
+        return [name for name in list(self._copies) if name.run_id == run_id and name.task in tasks]
 
-    def _here(self, name: _Log) -> int:
+    def _look(self, name: _Log, copy: _Copy) -> int:
         """Return the end of our copy. If that cannot be read, return the log's end, so that no more is asked for."""
         try:
-            self._copied[name] = here = self._logs.end(*name)
+            copy.here = here = self._logs.end(*name)
         except OSError as e:
             log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
-            return self._ends.get(name, 0)
+            return copy.log_end
         return here
 
-    def _drop(self, name: _Log) -> None:
-        tables: tuple[dict[_Log, Any], ...] = (
-            self._sources,
-            self._ends,
-            self._copied,
-            self._asked,
-            self._stopped,
-        )
-        for table in tables:
-            table.pop(name, None)
-
     def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
-        here = self._here(name)
+        copy = self._copies.get(name)
+        if copy is None:
+            return  # the task is of a newer generation by now
+        here = self._look(name, copy)
         with self._lock:
-            if here >= self._ends.get(name, 0) or self._was_asked(name):
+            if here >= copy.log_end or self._was_asked(copy) or not self._may_grow(name, copy):
                 return
-            if not self._may_grow(name):
-                return
-            self._asked[name] = self._now()
+            copy.asked_at = self._now()
         order = LOG(
             {
                 "run": name.run_id,
@@ -230,36 +223,36 @@ class LogCopier:
         return self._clocks.get((run_id, host), HostClock())
 
     def _measure(self, name: _Log, host_time: float, asked: float) -> None:
-        source = self._sources.get(name)
-        if source is None:
+        copy = self._copies.get(name)
+        if copy is None:
             return
-        clock = self._clocks[name.run_id, source.host]
+        clock = self._clocks[name.run_id, copy.host]
         clock.add_sample(host_time, asked, self._unix_time())
-        if clock.is_off and (name.run_id, source.host) not in self._skew_reported:
-            self._skew_reported.add((name.run_id, source.host))
-            sentence = f"{source.host}: {clock.sentence}; its times are shown by the head's"
+        if clock.is_off and (name.run_id, copy.host) not in self._skew_reported:
+            self._skew_reported.add((name.run_id, copy.host))
+            sentence = f"{copy.host}: {clock.sentence}; its times are shown by the head's"
             log.warning("%s: %s", name.run_id, sentence)
-            self._skewed(name.run_id, source.host, sentence)
+            self._skewed(name.run_id, copy.host, sentence)
 
-    def _was_asked(self, name: _Log) -> bool:
-        return self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S
+    def _was_asked(self, copy: _Copy) -> bool:
+        return self._now() - copy.asked_at < ASK_AGAIN_S
 
     def _receive(self, link: HostLink, name: _Log, epoch: int, reply: Reply[LogPart]) -> None:
         if reply.ok is None:
             log.warning("%s %s: the log cannot be read: %s", name.run_id, name.task, reply.error)
             return  # it is asked for again after ASK_AGAIN_S
-        source = self._sources.get(name)
-        if source is None:
+        copy = self._copies.get(name)
+        if copy is None:
             return  # the task is of a newer generation by now
         try:
-            self._logs.put_host(*name, source.host)
-            data = shifted(reply.blob, -self._clocks[name.run_id, source.host].ahead_s)
+            self._logs.put_host(*name, copy.host)
+            data = shifted(reply.blob, -self._clocks[name.run_id, copy.host].ahead_s)
             self._logs.append(*name, reply.ok["offset"], data)
         except OSError as e:
             log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
             return
         with self._lock:
-            self._asked.pop(name, None)
+            copy.asked_at = -1e9
             if name[:2] in self._held:
                 self._held[name[:2]] += len(reply.blob)
         if reply.blob:
@@ -267,26 +260,20 @@ class LogCopier:
         for moved in self._moved:
             moved.set()
 
-    def _may_grow(self, name: _Log) -> bool:
+    def _may_grow(self, name: _Log, copy: _Copy) -> bool:
         """Return whether more of a log may be copied. If not, say why, once."""
-        source = self._sources.get(name)
-        if source is None:
-            return False
-        why = self._why_stopped(name, source)
-        if why is None:
-            self._stopped.pop(name, None)
-            return True
-        if name not in self._stopped:
-            self._stopped[name] = why
+        why = self._why_stopped(name, copy)
+        if why is not None and copy.stopped is None:
             log.warning("%s: %s", name.run_id, why)
-            self._notify(name.run_id, source.host, TaskId.parse(name.task), why)
-        return False
+            self._notify(name.run_id, copy.host, TaskId.parse(name.task), why)
+        copy.stopped = None if why is None else copy.stopped or why
+        return why is None
 
-    def _why_stopped(self, name: _Log, source: _Source) -> str | None:
-        rest = f"what {name.task} prints from now on stays on {source.host}"
+    def _why_stopped(self, name: _Log, copy: _Copy) -> str | None:
+        rest = f"what {name.task} prints from now on stays on {copy.host}"
         if name[:2] not in self._held:
             self._held[name[:2]] = self._logs.held_bytes(*name[:2])
-        if self._held[name[:2]] >= source.bytes_max:
+        if self._held[name[:2]] >= copy.bytes_max:
             return f"the head node has {size(self._held[name[:2]])} of the logs of {name.task} (run.log_limit); {rest}"
         if self._logs.has_many_gaps(*name):
             return f"the log of {name.task} is rotated faster than it can be copied; {rest}"

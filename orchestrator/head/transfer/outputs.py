@@ -13,9 +13,7 @@ import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from pathspec import GitIgnoreSpec
@@ -39,9 +37,6 @@ SHARE_BYTES = 32 << 20
 
 REPOSITORIES = (".git", ".hg", ".svn", ".bzr", ".jj")
 """Directories into which nothing is written, in any spelling of upper and lower case."""
-
-HOSTS_MAX = 64
-"""How many hosts are asked at once."""
 
 State = Literal["fetched", "here", "differs", "more"]
 """`here`: the file existed before. `differs`: a file with another content exists. `more`: a part was pulled."""
@@ -77,24 +72,17 @@ class FetchedPart(NamedTuple):
 def find(run: Run, lease: Lends, *, task: TaskId | None = None) -> Left:
     """Ask the hosts of the run's tasks, or of one task, for the files left there. It blocks."""
 
-    def list_host(host: str) -> tuple[list[Output], int] | str:
-        try:
-            listed, left_out = lease(run, host, partial(_listing, run=run, host=host))
-            named = [file for file in listed if task is None or file["task"] == str(task)]
-            to = [destination(run, file, alone=task is not None) for file in named]
-        except (LinkDown, OrderRefused) as e:
-            return str(e)
+    def list_host(host: str) -> tuple[list[Output], int]:
+        listed, left_out = lease(run, host, lambda link: files.listing(link, run, host, "outputs"))
+        named = [file for file in listed if task is None or file["task"] == str(task)]
+        to = [destination(run, file, alone=task is not None) for file in named]
         return list(map(Output, itertools.repeat(host), named, to)), left_out
 
     names = sorted({each.host for each in run.tasks if task in (None, each.id)})
-    with ThreadPoolExecutor(min(HOSTS_MAX, len(names)), thread_name_prefix="outputs") as asking:
-        answers = dict(zip(names, asking.map(list_host, names), strict=True))
-    outputs = [output for answer in answers.values() if not isinstance(answer, str) for output in answer[0]]
-    return Left(
-        sorted(outputs, key=lambda output: output.to),
-        {host: answer[1] for host, answer in answers.items() if not isinstance(answer, str) and answer[1]},
-        {host: answer for host, answer in answers.items() if isinstance(answer, str)},
-    )
+    answers, unreached = files.of_each(names, list_host)
+    outputs = [output for listed, _ in answers.values() for output in listed]
+    left_out = {host: count for host, (_, count) in answers.items() if count}
+    return Left(sorted(outputs, key=lambda output: output.to), left_out, unreached)
 
 
 def listed(run: Run, lease: Lends, patterns: Sequence[str], task: str | None) -> dict[str, Any]:
@@ -146,10 +134,6 @@ def _task_of(run: Run, name: str | None) -> TaskId | None:
     if name not in known:
         raise UsageError(f"{run.run_id} has no task {name!r}", hint=f"its tasks: {', '.join(known)}")
     return known[name]
-
-
-def _listing(link: Asks, run: Run, host: str) -> tuple[list[TaskFile], int]:
-    return files.listing(link, run, host, "outputs")
 
 
 def destination(run: Run, file: TaskFile, *, alone: bool) -> RelativePath:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from orchestrator.both.within import Tree
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import size
-from orchestrator.head.links.conversation import Asks, Lends, LinkDown, OrderRefused, refused
+from orchestrator.head.links.conversation import Asks, Lends, refused
 from orchestrator.head.node import disk
 from orchestrator.head.transfer import files
 from orchestrator.protocol.orders.tasks import TaskFile
@@ -42,27 +41,18 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Lends) -> dict[
         `{"directory", "files", "fetched_bytes", "more", "unreached": {host: why}}`; `files` is how many the hosts
         have, and `more` says that there is more to pull.
     """
-
-    def fetch_host(host: str) -> _Share | str:
-        try:
-            return lease(run, host, partial(_fetch_host, run=run, host=host, directory=directory))
-        except (LinkDown, OrderRefused) as e:
-            return str(e)
-
-    names = list(hosts)
     try:
-        # All hosts are asked at once, so that a host that does not answer delays no other.
-        with ThreadPoolExecutor(len(names), thread_name_prefix="summaries") as asking:
-            answers = dict(zip(names, asking.map(fetch_host, names), strict=True))
+        shares, unreached = files.of_each(
+            list(hosts),
+            lambda host: lease(run, host, partial(_fetch_host, run=run, host=host, directory=directory)),
+        )
     except OSError as e:
         raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
-    shares = [answer for answer in answers.values() if isinstance(answer, _Share)]
-    unreached = {host: answer for host, answer in answers.items() if isinstance(answer, str)}
     return {
         "directory": directory,
-        "files": sum(share.files for share in shares),
-        "fetched_bytes": sum(share.fetched_bytes for share in shares),
-        "more": any(share.more for share in shares),
+        "files": sum(share.files for share in shares.values()),
+        "fetched_bytes": sum(share.fetched_bytes for share in shares.values()),
+        "more": any(share.more for share in shares.values()),
         "unreached": unreached,
     }
 

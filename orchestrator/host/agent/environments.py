@@ -400,12 +400,8 @@ def _used(host_dir: str) -> Iterator[str]:
     above, place = os.path.split(os.path.dirname(host_dir))
     base = above if place == "hosts" else host_dir
     hosts = os.path.join(base, "hosts")
-    for directory in (
-        base,
-        *(os.path.join(hosts, name) for name in (os.listdir(hosts) if os.path.isdir(hosts) else [])),
-    ):
-        runs = os.path.join(directory, "runs")
-        for run in os.listdir(runs) if os.path.isdir(runs) else []:
+    for directory in (base, *(os.path.join(hosts, name) for name in durable.names(hosts))):
+        for run in durable.names(os.path.join(directory, "runs")):
             if not hostdir.is_run_id(run):
                 continue
             wanted = claims.read(hostdir.run_dir(directory, run))[2] is not None

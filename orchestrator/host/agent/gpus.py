@@ -69,9 +69,9 @@ def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
         pid = int(row[0])
         if run is not None and run_of(pid) == run:
             continue
-        processes.append(
-            {"gpu": uuids.index(row[1]), "pid": pid, "user": _user(pid), "name": ", ".join(row[2:])}
-        )
+        uid = process.owner(pid)  # None within a container
+        user = None if uid is None else logind.user_name(uid)
+        processes.append({"gpu": uuids.index(row[1]), "pid": pid, "user": user, "name": ", ".join(row[2:])})
     return processes
 
 
@@ -97,12 +97,6 @@ def _output(*arguments: str) -> list[str]:
         check=True,
     )
     return [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
-
-
-def _user(pid: int) -> str | None:
-    """Return the user of a process; None if it cannot be seen, as from within a container."""
-    uid = process.owner(pid)
-    return None if uid is None else logind.user_name(uid)
 
 
 def run_of(pid: int) -> str | None:

@@ -287,35 +287,31 @@ class Orders:
         self._fork(reply, what, QUERY_S, lambda: {"generation": highest(directory)})
 
     def _on_seed(self, order: checkpoints.Seed, _blob: bytes, reply: Reply) -> None:
-        argv = ["checkpoints", "seed", "--dir", order["dir"], "--generation", str(order["generation"])]
-        argv += ["--keep", str(order["keep"])]
-        if order.get("from_scratch"):
-            argv.append("--from-scratch")
-        if only := order.get("only"):
+        only = order.get("only")
+        if only is not None:
             from orchestrator.checkpoints import safe
 
-            argv += ["--only", safe.directory_of(order["dir"], only)]
-        if claim := order.get("claim"):
-            argv += ["--claim", json.dumps(claim), "--host-dir", self._host.host_dir]
-        for flag, value in (
-            ("--step-max", order.get("step_max")),
-            ("--unrestorable", order.get("unrestorable")),
-            ("--by", order.get("by")),
-            ("--group", order.get("group")),
-        ):
-            if value is not None:
-                argv += [flag, value if isinstance(value, str) else json.dumps(value)]
-        self._directories.watch(order["run"], order["dir"], order.get("share"))
+            only = safe.directory_of(order["dir"], only)
+        arguments = {
+            "root": order["dir"],
+            "generation": order["generation"],
+            "keep": order["keep"],
+            "from_scratch": order.get("from_scratch", False),
+            "only": only,
+            "claim": order.get("claim"),
+            "host_dir": self._host.host_dir,
+            **{name: order.get(name) for name in ("step_max", "unrestorable", "by", "group")},
+        }
+        argv = ["checkpoints", "seed", json.dumps(arguments)]
         what = "the seeding of the checkpoint directory"
+        self._directories.watch(order["run"], order["dir"], order.get("share"))
         self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
 
     def _on_verify(self, order: checkpoints.Verify, _blob: bytes, reply: Reply) -> None:
-        directory = os.path.join(order["dir"], f"gen-{order['generation']:06d}")
-        argv = ["checkpoints", "verify", directory]
-        if (step_max := order.get("step_max")) is not None:
-            argv.append(str(step_max))
-        self._directories.watch(order["run"], order["dir"], order.get("share"))
+        argv = ["checkpoints", "verify"]
+        argv.append(json.dumps({"directory": _directory_of(order), "step_max": order.get("step_max")}))
         what = "the verification of the checkpoint"
+        self._directories.watch(order["run"], order["dir"], order.get("share"))
         self._with_share(order, reply, lambda: self._python(order["python"], argv, reply, what))
 
     def _with_share(
@@ -342,9 +338,10 @@ class Orders:
         )
 
     def _on_snapshot(self, order: checkpoints.Snapshot, _blob: bytes, reply: Reply) -> None:
-        root = order["dir"]
-        argv = ["checkpoints", "snapshot", root, os.path.join(root, f"gen-{order['generation']:06d}")]
-        argv += [order["path"]] if order["path"] else []
+        arguments = json.dumps(
+            {"root": order["dir"], "directory": _directory_of(order), "path": order["path"]}
+        )
+        argv = ["checkpoints", "snapshot", arguments]
         self._python(order["python"], argv, reply, "the snapshot of the checkpoint")
 
     def _on_receive(self, order: checkpoints.Receive, _blob: bytes, reply: Reply) -> None:
@@ -370,10 +367,8 @@ class Orders:
         verb = order["do"]
         if verb not in CHECKPOINT_VERBS:
             raise HostFault("bad-order", f"there is no command {verb!r} for checkpoints")
-        argv = ["checkpoints", verb, order["dir"]]
-        argv += [order["what"]] if order["what"] else []
-        if group := order.get("group"):
-            argv += ["--group", group]
+        arguments = {"root": order["dir"], "what": order["what"], "group": order.get("group")}
+        argv = ["checkpoints", verb, json.dumps(arguments)]
         self._python(order["python"], argv, reply, "the reading of the checkpoint directory")
 
     # ---------------------------------------------------------------- a task's life
@@ -542,11 +537,9 @@ class Orders:
             )
         except OSError as e:
             after()
-            raise no_python(python, e) from e
+            why = f"the Python of the run cannot be started: {python}: {e.strerror}"
+            raise HostFault("no-python", why, NO_PYTHON_HINT) from e
 
 
-def no_python(python: str, error: OSError) -> HostFault:
-    """Return the fault of a run's interpreter that cannot be started."""
-    return HostFault(
-        "no-python", f"the Python of the run cannot be started: {python}: {error.strerror}", NO_PYTHON_HINT
-    )
+def _directory_of(order: checkpoints.Verify | checkpoints.Snapshot) -> str:
+    return os.path.join(order["dir"], f"gen-{order['generation']:06d}")

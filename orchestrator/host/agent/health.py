@@ -6,6 +6,7 @@ import os
 import resource
 import tempfile
 import time
+from functools import partial
 
 from orchestrator.both import logind
 from orchestrator.host.agent.host import memory_now
@@ -158,7 +159,7 @@ def outgoing() -> tuple[int, int] | None:
 
 def directories(host_dir: str, more: list[str], group: str | None = None) -> list[Directory]:
     """Return the state of the agent's, the home, the temporary and `more` directories. In a fork: they may hang."""
-    import threading
+    from orchestrator.host.system.patience import all_within
 
     states = {
         path: _hangs(path) for path in (host_dir, os.path.expanduser("~"), tempfile.gettempdir(), *more)
@@ -167,12 +168,7 @@ def directories(host_dir: str, more: list[str], group: str | None = None) -> lis
     def inspect(path: str) -> None:
         states[path] = _directory(path, group)
 
-    threads = [threading.Thread(target=inspect, args=(path,), daemon=True) for path in list(states)]
-    for thread in threads:
-        thread.start()
-    end_at = time.monotonic() + _DIRECTORY_S
-    for thread in threads:
-        thread.join(max(0.0, end_at - time.monotonic()))
+    all_within(_DIRECTORY_S, [partial(inspect, path) for path in states])
     return list(states.values())
 
 

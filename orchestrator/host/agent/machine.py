@@ -27,6 +27,10 @@ def inspect(host_dir: str) -> Hardware:
     except OSError:
         load = None
     total, free = _disk(host_dir)
+    found: list[Leased] = []
+    for name in gpu_lease.held():  # the kernel names the user, and the holder its run
+        holder = gpu_lease.who(name, ANSWER_S)
+        found.append(leased(name, holder.user or gpu_lease.owner(name), holder.answer))
     return {
         "cpus": os.cpu_count() or 0,
         "load": load,
@@ -36,18 +40,8 @@ def inspect(host_dir: str) -> Hardware:
         "disk_free_bytes": free,
         "gpus": _cards(uuids) if uuids else [],
         "gpus_why": why,
-        "leases": _leases(),
+        "leases": found,
     }
-
-
-def _leases() -> list[Leased]:
-    """Return who holds which GPUs and slots: the kernel names the user, and the holder its run."""
-    found = []
-    for name in gpu_lease.held():
-        holder = gpu_lease.who(name, ANSWER_S)
-        user = holder.user or gpu_lease.owner(name)
-        found.append(leased(name, user, holder.answer))
-    return found
 
 
 def _cards(uuids: list[str]) -> list[Gpu]:

@@ -152,7 +152,7 @@ def _listener(port: int) -> socket.socket | None:
 
 def reach(targets: list[Target], within_s: float) -> list[Seen]:
     """Connect to all targets at once, and return the results. It runs in a fork, since a name server may hang."""
-    import threading
+    from orchestrator.host.system.patience import all_within
 
     give_up_at = time.monotonic() + within_s
     seen: list[Seen] = []
@@ -160,11 +160,7 @@ def reach(targets: list[Target], within_s: float) -> list[Seen]:
     def connect(target: Target) -> None:
         seen.append(_reach(target, give_up_at))
 
-    threads = [threading.Thread(target=connect, args=(target,), daemon=True) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, give_up_at + 0.2 - time.monotonic()))
+    all_within(within_s + 0.2, [partial(connect, target) for target in targets])
     return list(seen)
 
 
@@ -199,7 +195,7 @@ def _measured(
     target: Target, places: list[tuple[int, tuple[object, ...]]], give_up_at: float
 ) -> tuple[float, Outcome, str | None]:
     """Return the bandwidth from a peer over several connections, in bytes per second, or why there is none."""
-    import threading
+    from orchestrator.host.system.patience import all_within
 
     token, secret = target["token"].encode(), target["secret"].encode()
     came: list[tuple[int, float, float]] = []
@@ -223,11 +219,7 @@ def _measured(
             failed.append((outcome, why))
 
     ports = [target["ports"][number % len(target["ports"])] for number in range(STREAMS)]
-    threads = [threading.Thread(target=read, args=(port,), daemon=True) for port in ports]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, give_up_at - time.monotonic()))
+    all_within(give_up_at - time.monotonic(), [partial(read, port) for port in ports])
     if not came:
         return (0.0, *(failed[0] if failed else ("timeout", "nothing answers")))
     taken_s = max(end for _, _, end in came) - min(began_at for _, began_at, _ in came)
@@ -271,8 +263,12 @@ def _connect(
                 outcome, why = _read(connection, token, give_up_at)
                 if outcome == "fine":
                     then(connection)
+        except ConnectionRefusedError as e:
+            outcome, why = "refused", _words(e)
+        except TimeoutError:
+            outcome, why = "timeout", "nothing answers"
         except OSError as e:
-            outcome, why = _outcome(e)
+            outcome, why = "no-route", _words(e)
         else:
             return outcome, why
     return outcome, why
@@ -295,14 +291,6 @@ def _read(connection: socket.socket, token: bytes, give_up_at: float) -> tuple[O
     if len(data) < len(token) + FILL_BYTES:
         return "cut", f"{len(data)} bytes of {len(token) + FILL_BYTES} have arrived"
     return "fine", None
-
-
-def _outcome(error: OSError) -> tuple[Outcome, str]:
-    if isinstance(error, ConnectionRefusedError):
-        return "refused", _words(error)
-    if isinstance(error, TimeoutError):
-        return "timeout", "nothing answers"
-    return "no-route", _words(error)
 
 
 def _words(error: OSError) -> str:

@@ -36,7 +36,9 @@ def start(context: Context, order: tasks.Start, reply: Reply) -> tasks.Started |
     wish: dict[str, Any] = {name: value for name, value in order.items() if name not in _NOT_KEPT}
     if not os.path.isdir(codestore.tree_dir(host.host_dir, run, order["code"])):
         raise HostFault("no-code", "the run's code is not on this host", "push it again")
-    _refuse_older(os.path.dirname(directory), task, generation)
+    names = durable.names(os.path.dirname(directory))
+    numbers = [int(name[4:]) for name in names if name.startswith("gen-") and name[4:].isdecimal()]
+    agent_state.refuse_older(task, generation, max(numbers, default=0))
     if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
         # The answer to a repeated start
         who = shim_record.shim_identity(context.tasks.link(run, task, generation).directory)
@@ -90,14 +92,19 @@ def release(context: Context, order: tasks.Release, reply: Reply) -> None:
 def _start_shim(
     context: Context, directory: str, order: tasks.Start, reply: Reply, leases: list[int]
 ) -> None:
-    tasks, task = context.tasks, order["task"]
+    task = order["task"]
     first = max(leases, default=0) + 1
     given = {first + at: lease for at, lease in enumerate(leases)}  # their numbers in the shim
-    tasks.starting(directory)
+    context.tasks.starting(directory)
+
+    def started(result: Result) -> tasks.Started:
+        answer = answer_of(result, f"the start of the shim of {task}")
+        context.tasks.link(order["run"], task, order["generation"])
+        return {"pid": answer["pid"]}
 
     def done(result: Result) -> None:
-        tasks.starting(directory, over=True)
-        reply.attempt(lambda: _started(context, order, result))
+        context.tasks.starting(directory, over=True)
+        reply.attempt(lambda: started(result))
 
     try:
         context.jobs.program(
@@ -109,24 +116,5 @@ def _start_shim(
             given=given,
         )
     except OSError as e:
-        tasks.starting(directory, over=True)
+        context.tasks.starting(directory, over=True)
         raise HostFault("start-failed", f"the shim of {task} cannot be started: {e.strerror}") from e
-
-
-def _started(context: Context, order: tasks.Start, result: Result) -> tasks.Started:
-    task = order["task"]
-    answer = answer_of(result, f"the start of the shim of {task}")
-    context.tasks.link(order["run"], task, order["generation"])
-    return {"pid": answer["pid"]}
-
-
-def _refuse_older(task_dir: str, task: str, generation: int) -> None:
-    newest = 0
-    try:
-        names = os.listdir(task_dir)
-    except FileNotFoundError:
-        return
-    for name in names:
-        if name.startswith("gen-") and name[4:].isdecimal():
-            newest = max(newest, int(name[4:]))
-    agent_state.refuse_older(task, generation, newest)

@@ -52,7 +52,7 @@ def sweep(
         if generation > generation_max:
             continue
         if shim_record.shim_alive(directory):
-            shim_record.mark_swept(directory)
+            shim_record.mark(directory, shim_record.SWEPT)
         shim = durable.read_object(directory, "shim.json") or {}
         group = cgroup.find(cgroup.name_of(host_dir, run, task, generation), shim.get("cgroup"))
         if group is not None:

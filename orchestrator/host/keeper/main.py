@@ -221,8 +221,8 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
-        path = place.socket_path(allocation)
-        leaving_file = place.leaving_path(allocation)
+        path = place.path_of(allocation)
+        leaving_file = place.path_of(allocation, place.LEAVING)
         if _answers(path):
             sys.stderr.write(f"another keeper listens at {path}\n")
             return 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import struct
 
-_CREDENTIALS = struct.Struct("3i")
+from orchestrator.both import private_socket
+
+LEAVING = ".leaving"
 
 
 class NoPlace(OSError):
@@ -27,22 +28,15 @@ def directory() -> str:
     return path
 
 
-def socket_path(allocation: str) -> str:
-    """Return the path of this host's socket. Tests have several hosts over one file system: the host is in the name.
+def path_of(allocation: str, ending: str = "") -> str:
+    """Return the path of this host's socket, or with `LEAVING` where it is written down that this host leaves.
+
+    Tests have several hosts over one file system: the host is in the name.
 
     Raises:
         NoPlace: the directory cannot be used.
         ValueError: the allocation's name cannot be a part of a file name.
     """
-    return _path(allocation, "")
-
-
-def leaving_path(allocation: str) -> str:
-    """Return where it is written down that this host leaves. Raises as `socket_path`."""
-    return _path(allocation, ".leaving")
-
-
-def _path(allocation: str, ending: str) -> str:
     if not allocation or not all(c.isalnum() or c in ".-_" for c in allocation):
         raise ValueError(f"not the name of an allocation: {allocation!r}")
     return os.path.join(directory(), f"{allocation}{ending}@{os.uname().nodename.partition('.')[0]}")
@@ -50,5 +44,4 @@ def _path(allocation: str, ending: str) -> str:
 
 def is_ours(connection: socket.socket) -> bool:
     """Return whether the other end belongs to our user."""
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
+    return private_socket.peer(connection)[1] == os.getuid()

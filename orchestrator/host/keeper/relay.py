@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        keeper.connect(place.socket_path(allocation))
+        keeper.connect(place.path_of(allocation))
         if not place.is_ours(keeper):
             raise ValueError("the keeper belongs to another user")
         _say(f"{mark} open")

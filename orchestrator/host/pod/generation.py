@@ -142,12 +142,11 @@ def _seed(settings: Settings, root: str, above: int) -> dict[str, Any]:
     error: dict[str, Any] = {}
     for _ in range(_SEED_TRIES):
         number = max(above, places.highest(root)) + 1
-        words = ["seed", "--dir", root, "--generation", str(number), "--by", json.dumps(by)]
-        words += ["--keep", str(settings.document["checkpoint"]["keep"])]
+        keep = settings.document["checkpoint"]["keep"]
+        wish = json.dumps({"root": root, "generation": number, "by": by, "keep": keep})
         bundle = os.path.abspath(sys.argv[0])
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", bundle, "checkpoints", *words], stdout=subprocess.PIPE, check=False
-        )
+        words = [sys.executable, "-I", "-S", bundle, "checkpoints", "seed", wish]
+        done = subprocess.run(words, stdout=subprocess.PIPE, check=False)
         try:
             answer = json.loads(done.stdout)
         except ValueError:

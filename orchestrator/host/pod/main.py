@@ -52,8 +52,8 @@ class Leaving:
             return True
         if self._verification is None and at >= self._verify_at:
             words = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "checkpoints", "verify"]
-            self._verify_at = at
-            self._verification = subprocess.Popen([*words, str(self._directory)], stdout=subprocess.PIPE)
+            words.append(json.dumps({"directory": self._directory}))
+            self._verify_at, self._verification = at, subprocess.Popen(words, stdout=subprocess.PIPE)
         elif self._verification is not None and self._verification.poll() is not None:
             out, _ = self._verification.communicate()
             self._took_s, self._verification = at - self._verify_at, None

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from orchestrator.both import durable, hostdir
 from orchestrator.both.hostdir import HostFault
-from orchestrator.both.tree_digest import DIRECTORY, LINK, digest_of
+from orchestrator.both.tree_digest import digest_of
 from orchestrator.host.pod.settings import Unfit
 from orchestrator.host.shim import record
 from orchestrator.host.system import codestore, hostlog
@@ -195,13 +195,9 @@ def _unpacked(host_dir: str, run: str, archive: str) -> str:
     tree = codestore.tree_dir(host_dir, run, digest)
     if os.path.isdir(tree):
         return digest
-    building = f"{tree}.tmp"
-    for (path, _, mode, _), (_, data) in zip(files, entries, strict=True):
-        target = os.path.join(building, path)
-        os.makedirs(target if mode == DIRECTORY else os.path.dirname(target), exist_ok=True)
-        if mode == LINK:
-            os.symlink(data, os.fsencode(target))
-        elif mode != DIRECTORY:
-            durable.write(target, data, mode=mode, durable=False)
-    durable.place(building, tree, durable=False)
+    blobs = os.path.join(host_dir, "blobs")
+    os.makedirs(blobs, mode=0o700, exist_ok=True)
+    for (_, content, _, _), (_, data) in zip(files, entries, strict=True):
+        durable.write(os.path.join(blobs, content), data, durable=False)
+    codestore.build(host_dir, run, files)
     return digest

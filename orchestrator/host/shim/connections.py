@@ -10,10 +10,10 @@ import json
 import os
 import selectors
 import socket
-import struct
 import time
 from functools import partial
 
+from orchestrator.both import private_socket
 from orchestrator.host.shim.report import CUTS, cut
 from orchestrator.protocol.channel import Decoder, FrameError, encode
 
@@ -32,12 +32,6 @@ _LINE_BYTES_MAX = 1 << 20
 
 class Gone(Exception):
     """The peer has closed the connection, or sends something that is not our protocol."""
-
-
-def is_ours(sock: socket.socket, uid: int) -> bool:
-    """Return whether the peer belongs to that user. Not every file system enforces the mode of a socket."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] in (uid, 0))
 
 
 def _received(sock: socket.socket) -> bytes:
@@ -175,7 +169,10 @@ class Agents:
             sock, _ = listener.accept()
         except OSError:
             return
-        if not is_ours(sock, os.getuid()):
+        if private_socket.peer(sock)[1] not in (
+            os.getuid(),
+            0,
+        ):  # not every file system enforces a socket's mode
             sock.close()
             return
         link = AgentLink(sock, time.monotonic())

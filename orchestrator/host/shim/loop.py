@@ -185,7 +185,7 @@ class Shim:
             release_env = _env_of(order)
             if not self._start["hold"]:
                 self._close_port()
-                record.mark_released(self._directory)
+                record.mark(self._directory, record.RELEASED)
             try:
                 sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
             except (StartFailed, OSError) as e:
@@ -199,7 +199,7 @@ class Shim:
             self._sample_at = time.monotonic() + FIRST_SAMPLE_S
         elif action is Do.GO:
             self._close_port()
-            record.mark_released(self._directory)
+            record.mark(self._directory, record.RELEASED)
             self._peers, self._peers_at = Peers(_env_of(order)), time.monotonic() + PEERS_AFTER_S
             env = {**_env_of(order), **marker(self._start, self._directory)}
             if self._runtime is not None:
@@ -370,7 +370,7 @@ class Shim:
         """Hold another port until the release, which is about to come. Return False if that cannot be had."""
         if self._port is None or port == self._port_number or self._state.phase is not Phase.READY:
             return True
-        moved, _ = ports.move(port)
+        moved, _ = ports.take([port], ports.MOVE_WAIT_S)
         if moved is None:
             return False
         self._close_port()
@@ -438,7 +438,7 @@ class Shim:
                 "signal": ended.signal,
                 "ago_s": ago_s,
                 "ended_at": time.time() - ago_s,
-                "ordered": state.stop_by is StopBy.ORDER or record.is_swept(self._directory),
+                "ordered": state.stop_by is StopBy.ORDER or record.is_marked(self._directory, record.SWEPT),
                 "released": state.reached is Phase.RUNNING,
                 "last_lines": self._log.last_lines(),
                 "peak_rss_bytes": self._process.peak_rss_bytes,

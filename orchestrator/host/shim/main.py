@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 
 from orchestrator.both import durable
+from orchestrator.both.hostdir import HostFault
 from orchestrator.host.shim import record
 from orchestrator.host.shim.record import connect, recover, shim_alive
 
@@ -28,15 +28,6 @@ PORT_WAIT_S = 5.0
 """How long to wait for the port of a task that may take only one."""
 
 
-class CannotStart(Exception):
-    """The shim cannot start. This is the error that the agent gets."""
-
-    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.hint = hint
-
-
 def main(argv: list[str]) -> int:
     """Run `shim <generation dir> [<lease>…]`: detach, answer one line on stdout, and stay until the task has ended."""
     if not argv:
@@ -51,7 +42,7 @@ def main(argv: list[str]) -> int:
         secrets = _read_secrets()
         lock = record.lock(directory)
         running = _already(directory)
-    except (CannotStart, OSError) as e:
+    except (HostFault, OSError) as e:
         _answer(1, _error(e))
         return 1
     if running is not None:
@@ -78,16 +69,12 @@ def main(argv: list[str]) -> int:
     try:
         # Fill the files of the code that a power cut left empty. It is done here, since the agent must not wait for
         # it.
-        from orchestrator.both import hostdir
         from orchestrator.host.shim.spawn import code_dir
         from orchestrator.host.system import codestore
 
-        try:
-            missing = codestore.repair(str(start["host_dir"]), code_dir(start))
-        except hostdir.HostFault as e:
-            raise CannotStart(e.code, e.message, e.hint) from e
+        missing = codestore.repair(str(start["host_dir"]), code_dir(start))
         if missing:
-            raise CannotStart(
+            raise HostFault(
                 "no-code",
                 "files of the run's code are empty on this host, as a power cut leaves them, and cannot be filled",
                 "`orch up` again: it pushes them",
@@ -96,7 +83,7 @@ def main(argv: list[str]) -> int:
         shim = Shim(directory, start, secrets, _take_port(start["ports"]))
         shim.open()
         shim.hold(leases)
-    except (CannotStart, OSError) as e:
+    except (HostFault, OSError) as e:
         error = _error(e)
         _keep(directory, start, error["error"])
         _answer(answer, error)
@@ -123,7 +110,7 @@ def _prepare_work_dir(start: dict[str, Any]) -> None:
         workdir.prepare(str(start["host_dir"]), str(start["run"]), str(start["task"]), tree)
     except FileNotFoundError as e:
         why = f"the run's code cannot be copied on this host: {e.filename} is not there"
-        raise CannotStart("no-code", why, "`orch up` again: it pushes it") from e
+        raise HostFault("no-code", why, "`orch up` again: it pushes it") from e
 
 
 def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
@@ -137,10 +124,10 @@ def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
 def _read_start(directory: str) -> dict[str, Any]:
     start = durable.read_object(directory, "start.json")
     if start is None:
-        raise CannotStart("bad-order", f"{directory}/start.json is not there or cannot be read")
+        raise HostFault("bad-order", f"{directory}/start.json is not there or cannot be read")
     missing = [name for name in _REQUIRED if name not in start]
     if missing:
-        raise CannotStart("bad-order", f"start.json lacks {', '.join(missing)}")
+        raise HostFault("bad-order", f"start.json lacks {', '.join(missing)}")
     defaults: dict[str, Any] = {"args": [], "env": {}, "ports": [], "log_max_bytes": 64 << 20}
     return {**defaults, **start}
 
@@ -153,7 +140,7 @@ def _read_secrets() -> dict[str, str]:
         secrets = None
     if not isinstance(secrets, dict):
         # The message must not quote the text, which is secret.
-        raise CannotStart("bad-order", "the secrets on stdin are no JSON object")
+        raise HostFault("bad-order", "the secrets on stdin are no JSON object")
     return {str(name): str(value) for name, value in secrets.items()}
 
 
@@ -161,13 +148,13 @@ def _already(directory: str) -> int | None:
     """Return the pid of the shim that this generation has or had, so that a repeated start is done only once.
 
     Raises:
-        CannotStart: the generation has been given up; its shim died, or never got as far as recording itself.
+        HostFault: the generation has been given up; its shim died, or never got as far as recording itself.
     """
     who = record.shim_identity(directory)
     if who is not None and (shim_alive(directory) or record.read_exit(directory) is not None):
         return who.pid
     if who is not None or record.read_exit(directory) is not None:
-        raise CannotStart(
+        raise HostFault(
             "already-ended",
             "this generation of the task has been given up on this host",
             "start the next generation",
@@ -182,43 +169,27 @@ def _take_port(ports: list[int]) -> socket.socket | None:
     most likely still holds it, so this waits up to PORT_WAIT_S.
 
     Raises:
-        CannotStart: none of the ports is free.
+        HostFault: none of the ports is free.
     """
     if not ports:
         return None
-    give_up_at = time.monotonic() + (PORT_WAIT_S if len(ports) == 1 else 0.0)
-    while True:
-        assignee, why = _bind_one(ports)
-        if assignee is not None:
-            return assignee
-        if time.monotonic() >= give_up_at:
-            break
-        time.sleep(0.05)
-    raise CannotStart(
-        "no-port",
-        f"none of the {len(ports)} ports {ports[0]}-{ports[-1]} can be bound: {why}",
-        "choose another range with run.ports, or end what listens there",
-    )
+    from orchestrator.host.shim.ports import take
+
+    held, why = take(ports, PORT_WAIT_S if len(ports) == 1 else 0.0)
+    if held is None:
+        raise HostFault(
+            "no-port",
+            f"none of the {len(ports)} ports {ports[0]}-{ports[-1]} can be bound: {why}",
+            "choose another range with run.ports, or end what listens there",
+        )
+    return held
 
 
-def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
-    """Return a socket on the first free port; or None, and why the last port is not free."""
-    from orchestrator.host.shim.ports import bind
-
-    why = ""
-    for port in ports:
-        try:
-            return bind(port), ""
-        except OSError as e:
-            why = e.strerror or str(e)
-    return None, why
-
-
-def _error(e: CannotStart | OSError) -> dict[str, Any]:
-    if isinstance(e, CannotStart):
-        return {"error": {"code": e.code, "message": str(e), "hint": e.hint}}
-    where = f" ({e.filename})" if e.filename else ""
-    return {"error": {"code": "shim-failed", "message": f"{e.strerror or e}{where}", "hint": None}}
+def _error(e: HostFault | OSError) -> dict[str, Any]:
+    if isinstance(e, OSError):
+        where = f" ({e.filename})" if e.filename else ""
+        e = HostFault("shim-failed", f"{e.strerror or e}{where}")
+    return {"error": e.to_json()}
 
 
 def _answer(fd: int, message: dict[str, Any]) -> None:

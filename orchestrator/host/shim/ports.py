@@ -5,6 +5,10 @@ from __future__ import annotations
 import socket
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 MOVE_WAIT_S = 0.5
 """How long the release of a task waits for a port that its dead predecessor had. The kernel gives it back at once."""
 
@@ -24,13 +28,15 @@ def bind(port: int) -> socket.socket:
     return held
 
 
-def move(port: int) -> tuple[socket.socket | None, str]:
-    """Return a socket that holds the port; or None, and why it is not free even after a short wait."""
-    give_up_at = time.monotonic() + MOVE_WAIT_S
+def take(ports: Sequence[int], wait_s: float) -> tuple[socket.socket | None, str]:
+    """Return a socket that holds the first free port; or None, and why the last one is not free even after a wait."""
+    give_up_at, why = time.monotonic() + wait_s, ""
     while True:
-        try:
-            return bind(port), ""
-        except OSError as e:
-            if time.monotonic() >= give_up_at:
-                return None, e.strerror or str(e)
-            time.sleep(0.02)
+        for port in ports:
+            try:
+                return bind(port), ""
+            except OSError as e:
+                why = e.strerror or str(e)
+        if time.monotonic() >= give_up_at:
+            return None, why
+        time.sleep(0.02)

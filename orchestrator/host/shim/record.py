@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 RELEASED = "released"
 SWEPT = "swept"
-"""Names of empty files in the generation's directory: one is made at the task's release, one when a sweep kills it."""
+"""Names of empty files in the generation's directory: one is made as the task passes its gate, one when orch kills it
+and does not ask its shim."""
 
 _ERROR_CHARS_MAX = 64 << 10
 
@@ -164,26 +165,17 @@ def _write_into(room: str, value: dict[str, Any]) -> None:
         os.close(handle)
 
 
-def mark_swept(generation_dir: str) -> None:
-    """Note that orch itself is about to kill the task, and not through its shim. Errors are ignored."""
-    _mark(generation_dir, SWEPT)
-
-
-def is_swept(generation_dir: str) -> bool:
-    """Return whether orch has killed the task, and not through its shim."""
-    return os.path.exists(os.path.join(generation_dir, SWEPT))
-
-
-def mark_released(generation_dir: str) -> None:
-    """Note that the task passes its gate, for whoever writes the record if this shim dies. Errors are ignored."""
-    _mark(generation_dir, RELEASED)
-
-
-def _mark(generation_dir: str, name: str) -> None:
+def mark(generation_dir: str, name: str) -> None:
+    """Note that the task is RELEASED, or SWEPT, for whoever writes the record if this shim dies. Errors are ignored."""
     try:
         os.close(os.open(os.path.join(generation_dir, name), os.O_WRONLY | os.O_CREAT, 0o600))
     except OSError:
         return
+
+
+def is_marked(generation_dir: str, name: str) -> bool:
+    """Return whether the task is RELEASED, or SWEPT."""
+    return os.path.exists(os.path.join(generation_dir, name))
 
 
 def diagnose(sentence: str) -> None:
@@ -251,8 +243,8 @@ def _bury(generation_dir: str) -> Task:
             "cause": cause,
             "ago_s": None if cause == "rebooted" else 0.0,
             "ended_at": time.time(),
-            "ordered": is_swept(generation_dir),
-            "released": os.path.exists(os.path.join(generation_dir, RELEASED)),
+            "ordered": is_marked(generation_dir, SWEPT),
+            "released": is_marked(generation_dir, RELEASED),
             "last_lines": [*hostlog.tail(generation_dir), *_own_error(generation_dir)],
             "swept": swept,
             "left": left,

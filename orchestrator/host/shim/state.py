@@ -176,7 +176,10 @@ def decide(state: State, event: Event) -> tuple[State, Actions]:
             return state, []
         return state.replace(phase=Phase.READY, reached=Phase.READY), [(Do.REPORT, None)]
     if isinstance(event, Exited):
-        return _exited(state, event)
+        if state.ended is not None:
+            return state, []
+        state = state.replace(ended=event.ended)
+        return (state, [(Do.KILL, None)]) if state.phase is Phase.KILLING else _kill(state, event.at)
     if isinstance(event, KillChecked):
         if state.phase is not Phase.KILLING or state.give_up_at is None:
             return state, []
@@ -258,15 +261,6 @@ def _stop(
     ):  # no SIGTERM: the script would end before it is done
         return after, [(Do.ASK_TO_RESCUE, rescue), (Do.REPORT, None)]
     return after, [(Do.ASK_TO_STOP, grace_s), (Do.TERMINATE, None), (Do.REPORT, None)]
-
-
-def _exited(state: State, event: Exited) -> tuple[State, Actions]:
-    if state.ended is not None:
-        return state, []
-    state = state.replace(ended=event.ended)
-    if state.phase is Phase.KILLING:
-        return state, [(Do.KILL, None)]
-    return _kill(state, event.at)
 
 
 def _kill(state: State, at: float) -> tuple[State, Actions]:

@@ -88,7 +88,8 @@ def create(name: str) -> Cgroup | None:
 
     Call it in the shim: a user's own systemd moves the calling process into the new scope.
     """
-    base = _base() or _scope(name)
+    root = _root()
+    base = _base() or (None if root is None else user_scope.enter(name, root))
     if base is None:
         return None
     path = os.path.join(base, name)
@@ -166,11 +167,6 @@ def _root() -> str | None:
 def _base() -> str | None:
     root = _root()
     return os.path.join(root, _OURS) if root is not None and os.access(root, os.W_OK) else None
-
-
-def _scope(name: str) -> str | None:
-    root = _root()
-    return None if root is None else user_scope.enter(name, root)
 
 
 def _read(path: str) -> str | None:

@@ -67,7 +67,7 @@ def tree_dir(host_dir: str, run: str, digest: str) -> str:
 
 def missing(host_dir: str, files: Iterable[File]) -> list[str]:
     """Return the contents that must still be pushed, each once."""
-    blobs = _names(os.path.join(host_dir, "blobs"))
+    blobs = set(durable.names(os.path.join(host_dir, "blobs")))
     wanted = [content for _, content, mode, _ in files if mode != DIRECTORY]
     return list(dict.fromkeys(content for content in wanted if content not in blobs))
 
@@ -171,9 +171,9 @@ def _put(host_dir: str, tree: str, entry: File) -> bool:
             leads_to = chunk if mode == LINK else b""
         seen = os.fstat(source.fileno())
     if digest.hexdigest() != content:
-        _unlink(blob)
+        durable.remove(blob)
         return False
-    _unlink(temporary)
+    durable.remove(temporary)
     if mode == LINK:
         os.symlink(leads_to, temporary)
     else:
@@ -191,7 +191,7 @@ def keep_only(host_dir: str, run: str, digests: Iterable[str]) -> None:
 
     directory = os.path.join(run_dir(host_dir, run), "code")
     kept = set(digests)
-    for name in _names(directory):
+    for name in durable.names(directory):
         digest, _, kind = name.partition(".")
         path = os.path.join(directory, name)
         if digest in kept or (kind.endswith("tmp") and _age_s(path) < _PUSH_S):
@@ -199,7 +199,7 @@ def keep_only(host_dir: str, run: str, digests: Iterable[str]) -> None:
         if os.path.isdir(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
-            _unlink(path)
+            durable.remove(path)
 
 
 def forget(host_dir: str, run: str) -> None:
@@ -219,29 +219,29 @@ def forget(host_dir: str, run: str) -> None:
 def remove_unused_blobs(host_dir: str) -> None:
     """Remove the blobs that no tree of any run uses."""
     used: set[str] = set()
-    for run in _names(os.path.join(host_dir, "runs")):
+    for run in durable.names(os.path.join(host_dir, "runs")):
         code = os.path.join(host_dir, "runs", run, "code")
-        for name in _names(code):
+        for name in durable.names(code):
             if name.endswith(".json"):
                 # None: another agent is removing that run or tree at this moment, or a power cut damaged it.
                 used.update((durable.read_object(code, name) or {}).get("blobs", ()))
     blobs = os.path.join(host_dir, "blobs")
-    for name in _names(blobs) - used:
+    for name in {*durable.names(blobs)} - used:
         path = os.path.join(blobs, name)
         if _age_s(path) > _PUSH_S:
-            _unlink(path)
+            durable.remove(path)
 
 
 def run_names(host_dir: str) -> list[str]:
     """Return every run that has a directory on the host."""
-    return [name for name in _names(os.path.join(host_dir, "runs")) if not name.startswith(".")]
+    return [name for name in durable.names(os.path.join(host_dir, "runs")) if not name.startswith(".")]
 
 
 def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[str]:
     """Return the older runs of the same name beyond the newest `max`. `run` itself is never among them."""
     name = _name_of(run)
     runs = []
-    for other in _names(os.path.join(host_dir, "runs")):
+    for other in durable.names(os.path.join(host_dir, "runs")):
         if other != run and not other.startswith(".") and _name_of(other) == name:
             try:
                 runs.append((os.stat(run_dir(host_dir, other)).st_mtime, other))
@@ -307,7 +307,7 @@ class Receiver:
 
     def _drop(self, sha256: str, temporary: str) -> None:
         os.close(self._open.pop(sha256)[0])
-        _unlink(temporary)
+        durable.remove(temporary)
 
 
 def _name_of(run: str) -> str:
@@ -336,17 +336,3 @@ def may_be_cut_off(path: str) -> bool:
     except OSError:
         return False
     return info.st_size == 0 and stat.S_ISREG(info.st_mode)
-
-
-def _names(directory: str) -> set[str]:
-    try:
-        return set(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

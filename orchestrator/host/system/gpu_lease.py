@@ -19,7 +19,7 @@ import select
 import socket
 import struct
 
-from orchestrator.both import logind
+from orchestrator.both import logind, private_socket
 from orchestrator.both.value import Value
 
 TYPE_CHECKING = False
@@ -207,9 +207,8 @@ def _lease(fd: int, gpu: int | str) -> socket.socket | None:
 
 def _user(connection: socket.socket) -> int | None:
     """Return the user at the other end; None while there is none."""
-    size = struct.calcsize("3i")
     try:
-        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        _, uid = private_socket.peer(connection)
     except OSError:
         return None
-    return int(uid) if uid >= 0 else None
+    return uid if uid >= 0 else None

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeVar
 
     _T = TypeVar("_T")
+
+
+def all_within(limit_s: float, calls: Iterable[Callable[[], None]]) -> None:
+    """Make these calls at once, and return when all have, or the time is over. Threads that hang are abandoned."""
+    import threading
+    import time
+
+    give_up_at = time.monotonic() + limit_s
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, give_up_at - time.monotonic()))
 
 
 def within(limit_s: float, call: Callable[[], _T], otherwise: _T) -> _T:
@@ -15,8 +28,6 @@ def within(limit_s: float, call: Callable[[], _T], otherwise: _T) -> _T:
 
     The process must end by `os._exit`, since an ordinary exit would wait for that thread.
     """
-    import threading
-
     results: list[_T] = []
     failed: list[OSError] = []
 
@@ -26,9 +37,7 @@ def within(limit_s: float, call: Callable[[], _T], otherwise: _T) -> _T:
         except OSError as e:
             failed.append(e)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(limit_s)
+    all_within(limit_s, [work])
     if failed:
         raise failed[0]
     return results[0] if results else otherwise

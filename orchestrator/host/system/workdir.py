@@ -33,10 +33,6 @@ def work_dir(host_dir: str, run: str, task: str) -> str:
     return os.path.join(task_dir(host_dir, run, task), "work")
 
 
-_FICLONE = 0x40049409
-"""ioctl: share the blocks of a file, as btrfs and XFS can."""
-
-
 def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
     """Put the code of `tree` into the task's working directory, if it is not there yet. Return the directory.
 
@@ -136,25 +132,23 @@ def _copy(source: str, target: str) -> list[int]:
 
     Where the file system can, the copy takes no room until one of them is changed.
     """
-    import fcntl
     import shutil
 
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
     fresh = f"{target}.{os.getpid()}.tmp"
+    durable.remove(fresh)
+    is_cloned = False
     try:
-        try:
+        if not os.path.islink(source):
             flags = os.O_RDONLY | os.O_NOFOLLOW
             with open(os.open(source, flags), "rb") as old, open(fresh, "wb") as new:
-                fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
-        except OSError:  # a link, or a file system that cannot
-            if os.path.lexists(fresh):
-                os.unlink(fresh)
+                is_cloned = durable.clone(old.fileno(), new.fileno())
+        if not is_cloned:
             shutil.copyfile(source, fresh, follow_symlinks=False)
         shutil.copymode(source, fresh, follow_symlinks=False)
         durable.place(fresh, target, durable=False)  # what a power cut leaves empty is copied again
     except OSError:
-        if os.path.lexists(fresh):
-            os.unlink(fresh)
+        durable.remove(fresh)
         raise
     status = os.lstat(target)
     return [status.st_size, status.st_mtime_ns]

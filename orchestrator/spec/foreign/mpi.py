@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from orchestrator.core.errors import UsageError
 from orchestrator.spec.foreign.layout import Layout, Machine, distinct, machine_of, training_of
@@ -43,10 +44,7 @@ def horovodrun(words: Sequence[str], read: Callable[[str], str]) -> Layout:
                 _value(rest, option)
     rest = rest[1:] if rest[:1] == ["--"] else rest
     machines = machines or (Machine("here", "localhost", ranks or 1),)
-    machines = tuple(
-        Machine(each.name, each.address, each.slots, each.user, port or each.port, each.gpus)
-        for each in machines
-    )
+    machines = tuple(replace(each, port=port or each.port) for each in machines)
     remarks = (f"left out, for orch has no counterpart: {', '.join(dropped)}",) if dropped else ()
     return _layout("horovodrun", machines, ranks, training_words=rest, remarks=remarks)
 
@@ -124,7 +122,7 @@ def _layout(
     note = "each rank has one GPU, as `hvd.local_rank()` is commonly used; `gpus: 0` trains on CPUs"
     return Layout(
         origin,
-        tuple(Machine(m.name, m.address, m.slots, m.user, m.port, m.slots) for m in machines),
+        tuple(replace(machine, gpus=machine.slots) for machine in machines),
         "horovod",
         {"worker": ranks or room},
         training_of(training_words),

@@ -61,22 +61,12 @@ def _host(machine: Machine) -> Iterator[str]:
         yield "transport: local"
     elif machine.address is not None:
         yield f"address: {_text(machine.address)}"
-    if machine.data_address is not None:
-        yield f"data_address: {_text(machine.data_address)}"
-    if machine.gpus is not None:
-        gpus = machine.gpus
-        yield f"gpus: {gpus if isinstance(gpus, int) else '[' + ', '.join(map(str, gpus)) + ']'}"
-    if machine.slots != 1:
-        yield f"slots: {machine.slots}"
-    if machine.user is not None:
-        yield f"user: {_text(machine.user)}"
-    for key in ("identity_file", "proxy_jump"):
-        if (value := getattr(machine, key)) is not None:
-            yield f"{key}: {_text(value)}"
-    if machine.port is not None:
-        yield f"port: {machine.port}"
-    if machine.python is not None:
-        yield f"python: {_text(machine.python)}"
+    for key in ("data_address", "gpus", "slots", "user", "identity_file", "proxy_jump", "port", "python"):
+        value = getattr(machine, key)
+        if isinstance(value, tuple):
+            yield f"{key}: [{', '.join(map(str, value))}]"
+        elif value is not None and (key, value) != ("slots", 1):
+            yield f"{key}: {_text(value) if isinstance(value, str) else value}"
 
 
 def _is_here(machine: Machine) -> bool:

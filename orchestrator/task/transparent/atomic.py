@@ -190,7 +190,7 @@ class Atomic:
         """Raise NotAtomic where a weight is NaN or infinite: the checkpoint before may have been finite."""
         for weight in getattr(self._model(), "trainable_variables", ()):
             if not _is_finite(self.value(weight)):
-                raise NotAtomic(f"a weight is NaN or infinite ({_name(weight)})")
+                raise NotAtomic(f"a weight is NaN or infinite ({name_of(weight)})")
 
     def check_written(self, variable: Any, value: Any) -> None:
         """Raise NotAtomic where this value of a variable that a step writes, such as an optimizer's, is not finite.
@@ -200,7 +200,7 @@ class Atomic:
         if id(own(variable).handle) not in self._written or _is_finite(value):
             return
         if getattr(value, "ndim", 0) or value != value:  # NaN is not itself
-            raise NotAtomic(f"what a step updates is NaN or infinite ({_name(variable)})")
+            raise NotAtomic(f"what a step updates is NaN or infinite ({name_of(variable)})")
 
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""
@@ -220,7 +220,8 @@ def _is_finite(value: Any) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def _name(variable: Any) -> str:
+def name_of(variable: Any) -> str:
+    """Return the name of a variable, for people."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "without a name"))
 
 

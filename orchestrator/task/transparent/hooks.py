@@ -74,6 +74,7 @@ class Hooks:
         self._done.append(name)
         if self._ending == EPOCH_END:
             self._rates_before = self._rates_now()
+            self._before = (self._before or {}) | self.memory.freeze(self.memory.protected)
 
     def keep(self, position: Position, steps_told: int, stops: bool) -> dict[str, Any]:
         """Put into a position what the callbacks hold there. Return the arrays, and variables that are taken back.

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import zlib
 
+from orchestrator.task import this_task
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from orchestrator.task.transparent.reporter import Reporter
@@ -39,8 +41,29 @@ _OF_KERAS = frozenset(
 _COLLECTIONS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-class _Unkept(Exception):
-    """A value that cannot be kept."""
+class Unkept(Exception):
+    """A value that cannot be kept; the message is its type."""
+
+
+class Protected:
+    """A part of the script's state that it gave to `runtime.protect`: a callback that remembers what `save` returns."""
+
+    def __init__(self, save: Callable[[], Any], restore: Callable[[Any], object]) -> None:
+        self._save, self._restore = save, restore
+
+    @property
+    def state(self) -> Any:
+        return self._save()
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._restore(value)
+
+    def on_train_batch_begin(self, *_: Any, **_logs: Any) -> None:
+        """Do nothing: for this method, the state is held before each step, which may not come to its end."""
+
+    def on_train_batch_end(self, *_: Any, **_logs: Any) -> None:
+        """Do nothing."""
 
 
 class Memory:
@@ -48,7 +71,8 @@ class Memory:
 
     def __init__(self, callbacks: list[Any], library: str, report: Reporter) -> None:
         """Call it when training has begun: what the callbacks hold then is made again by a restart."""
-        self.callbacks = named(callbacks)
+        self.protected = {f"runtime.protect {name} 0": each for name, each in this_task.protected.items()}
+        self.callbacks = named(callbacks) | self.protected
         self._library, self._report = library, report
         self._at_first = {
             name: {attribute: _digest(value) for attribute, value in self._attributes(callback)}
@@ -68,7 +92,9 @@ class Memory:
     def freeze(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
         """Return what these callbacks hold now, all of them if not given, for `keep`."""
         return {
-            name: {attribute: _frozen(value) for attribute, value in self._attributes(self.callbacks[name])}
+            name: {
+                attribute: frozen_copy(value) for attribute, value in self._attributes(self.callbacks[name])
+            }
             for name in (self.callbacks if names is None else names)
         }
 
@@ -82,16 +108,15 @@ class Memory:
             kept[name] = {}
             held = (frozen or {}).get(name)
             for attribute, value in self._attributes(callback) if held is None else held.items():
-                value = value.thawed() if isinstance(value, _Grown) else value
                 if _digest(value) == self._at_first[name].get(attribute):
                     continue
                 try:
-                    kept[name][attribute] = _encoded(value, arrays)
-                except _Unkept:
+                    kept[name][attribute] = encoded(value, arrays)
+                except Unkept:
                     if not self._is_keras(type(callback)):
                         self._report(
                             "callback",
-                            f"{type(callback).__name__}.{attribute} is a {type(value).__name__}, which a restart "
+                            f"{_class(name)}.{attribute} is a {type(value).__name__}, which a restart "
                             "cannot bring back: numbers, texts, arrays, and lists, sets and dicts of them can be kept",
                         )
         # The training goes on while they are written.
@@ -119,7 +144,7 @@ class Memory:
                 continue
             for attribute, code in codes.items():
                 try:
-                    value, now = _decoded(code, arrays), vars(callback).get(attribute)
+                    value, now = decoded(code, arrays), vars(callback).get(attribute)
                 except KeyError:
                     said = f"{_class(name)}.{attribute} was another array here than in the task that saved"
                     self._report("callback", f"{said}: it begins anew")
@@ -137,6 +162,9 @@ class Memory:
                 )
 
     def _attributes(self, callback: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(callback, Protected):
+            yield "state", callback.state
+            return
         of_keras = [base for base in type(callback).__mro__ if self._is_keras(base)]
         codes = [getattr(each, "__code__", None) for base in of_keras for each in vars(base).values()]
         used = {name for code in codes if code is not None for name in code.co_names}
@@ -148,23 +176,26 @@ class Memory:
         return owner.__module__.partition(".")[0] == self._library
 
 
-def _encoded(value: Any, arrays: Arrays) -> Any:
+def encoded(value: Any, arrays: Arrays) -> Any:
     """Return a value for JSON: itself, or [what it is, what it holds]. Arrays are put into `arrays`, not copied."""
     import numpy as np
 
+    value = value.thawed() if isinstance(value, _Grown) else value
     if value is None or type(value) in (bool, int, float, str):
         return value
     kind = type(value).__name__
+    if type(value) is bytes:
+        return [kind, encoded(np.frombuffer(value, np.uint8), arrays)]
     if type(value) is dict:
-        return [kind, [[_encoded(item, arrays) for item in pair] for pair in value.items()]]
+        return [kind, [[encoded(item, arrays) for item in pair] for pair in value.items()]]
     if _COLLECTIONS.get(kind) is type(value):
-        return [kind, [_encoded(each, arrays) for each in value]]
+        return [kind, [encoded(each, arrays) for each in value]]
     if kind == "EagerTensor":
         value = value.numpy()
     if not isinstance(value, (np.ndarray, np.generic)):
-        raise _Unkept
+        raise Unkept(kind)
     if value.dtype.kind not in "biufc" and value.dtype.name != "bfloat16":
-        raise _Unkept
+        raise Unkept(f"array of {value.dtype}")
     array = np.asarray(value)
     crc = zlib.crc32(np.ravel(array).view(np.uint8).data, zlib.crc32(f"{array.dtype} {array.shape}".encode()))
     name = f"{GROUP}/{crc:08x}-{array.nbytes}"  # by its content: tasks that hold the same array name it alike
@@ -172,15 +203,17 @@ def _encoded(value: Any, arrays: Arrays) -> Any:
     return ["array", name]
 
 
-def _decoded(code: Any, arrays: Arrays) -> Any:
+def decoded(code: Any, arrays: Arrays) -> Any:
     if not isinstance(code, list):
         return code
     kind, inner = code
     if kind == "array":
         return arrays[inner][()]  # one without an axis becomes a number
+    if kind == "bytes":
+        return decoded(inner, arrays).tobytes()
     if kind == "dict":
-        return {_decoded(key, arrays): _decoded(value, arrays) for key, value in inner}
-    return _COLLECTIONS[kind](_decoded(each, arrays) for each in inner)
+        return {decoded(key, arrays): decoded(value, arrays) for key, value in inner}
+    return _COLLECTIONS[kind](decoded(each, arrays) for each in inner)
 
 
 def _digest(value: Any) -> Any:
@@ -189,8 +222,8 @@ def _digest(value: Any) -> Any:
     Nothing is copied: a callback may hold a data set.
     """
     try:
-        return json.dumps(_encoded(value, {}))
-    except (_Unkept, RecursionError):
+        return json.dumps(encoded(value, {}))
+    except (Unkept, RecursionError):
         return id(value)
 
 
@@ -235,12 +268,14 @@ class _Grown:
         return self._items[: self._length]
 
 
-def _frozen(value: Any) -> Any:
+def frozen_copy(value: Any) -> Any:
     """Return a value that does not change with the callback; large arrays and dicts are the callback's own."""
     if type(value) is list and len(value) > _COPIED_MAX:
         return _Grown(value)
     if type(value) in (list, tuple, set, frozenset) and len(value) <= _COPIED_MAX:
-        return type(value)(_frozen(each) if isinstance(each, (list, dict, set)) else each for each in value)
+        return type(value)(
+            frozen_copy(each) if isinstance(each, (list, dict, set)) else each for each in value
+        )
     if type(value) is dict and len(value) <= _COPIED_MAX:
-        return {key: _frozen(each) for key, each in value.items()}
+        return {key: frozen_copy(each) for key, each in value.items()}
     return value.copy() if getattr(value, "nbytes", 1 << 20) <= 1 << 16 and hasattr(value, "copy") else value

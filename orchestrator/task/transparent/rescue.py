@@ -28,7 +28,8 @@ from orchestrator.both.within import as_path
 from orchestrator.task import this_task
 from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
-from orchestrator.task.transparent.atomic import Atomic, NotAtomic, of_tensorflow, own
+from orchestrator.task.transparent.atomic import Atomic, NotAtomic, name_of, of_tensorflow, own
+from orchestrator.task.transparent.protected import Held as Kept
 from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
@@ -84,6 +85,8 @@ class Rescue:
         """Returns all variables that would be handed over."""
         self._newest: Atomic | None = None
         self._tracked: _Tracked | None = None
+        self._kept = Kept()
+        """What `runtime.protect` keeps of a loop."""
         self._marks = 0
         self._mark: tuple[backup.Position, int, Keep] | None = None
         """The last beginning or end of an epoch, the number of steps then, and a function that saves the callbacks."""
@@ -127,11 +130,16 @@ class Rescue:
         atomic = self._newest = Atomic(tracked, counter)
         held = functools.partial(self._held_checkpoint, manager, atomic, counter, tracked, chief=chief)
         self._marks, self._hand_over, self._variables = 1, held, lambda: tracked.variables
+        self._kept = this_task.held or self._kept
+        self._kept.counted = atomic.counted
         return functools.partial(_whole, atomic)
 
     def refusal(self) -> str | None:
-        """Return why the newest steps are not atomic; None if they are."""
-        return self._newest.refusal if self._newest is not None else "no `fit` makes its steps"
+        """Return why the newest steps could not be handed over; None if they could."""
+        if self._newest is None:
+            return "no `fit` makes its steps"
+        # While a step is made, the one before it is held.
+        return self._newest.refusal or self._kept.behind(most=1) or None
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
         """Remember the beginning or the end of an epoch."""
@@ -175,7 +183,10 @@ class Rescue:
                 raise NotAtomic(f"it is {count / 1e6:,.1f} MB, and {root} has {free / 1e6:,.1f} MB of room")
         except Exception as e:
             return f"no: {e}"[:200]
-        return f"{count / 1e6:,.1f} MB in {took_s + wrote_s * max(1.0, count / max(1, part)):.1f} s"
+        # Those of BatchNormalization are each worker's own until an epoch ends, and then their mean is taken.
+        is_own = any("moving_" in name_of(each) for each in self._variables())
+        but = ", but for moving averages" if is_own else ""
+        return f"{count / 1e6:,.1f} MB in {took_s + wrote_s * max(1.0, count / max(1, part)):.1f} s{but}"
 
     def order(self, *, compare: bool = False) -> bool:
         """Make the main thread's step fail, which starts the rescue. Return False if there is nothing to hand over."""
@@ -285,6 +296,8 @@ class Rescue:
     ) -> Held:
         """Return a function that writes a checkpoint beside the manager's. The next seed takes the newest one."""
         atomic.steps()
+        if why := self._kept.behind():
+            raise NotAtomic(why)
         atomic.put_back()
         mine = os.environ.get("ORCH_CHECKPOINT_DIR", "")
         root = os.environ.get("ORCH_RESCUE_DIR") or (mine if chief else "")
@@ -301,7 +314,7 @@ class Rescue:
             name = f"{RESCUED}{self._task.replace(':', '-')}-{step}"
             place = os.path.normpath(os.path.join(root, inner))
             with backup.opened(root, place) as folder, folder.private(f"{name}.tmp") as building:
-                with _read_alone():
+                with _read_alone(), self._kept.handing_over():
                     manager.checkpoint.write(os.path.join(as_path(building.descriptor), name))
                 shards = {
                     each[len(name) :]: building.stat(each).st_size

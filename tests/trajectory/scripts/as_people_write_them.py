@@ -2,12 +2,12 @@
 
 Each has a model that counts by example what it was trained with. What each ends with is written to OUT/RANK/NAME.json:
 the count, digests of weights and optimizer, the learning rate, what callbacks remember, and rows of tables.
-With DIES, one of the workers kills itself at a moment of one of the scripts: {"script", "moment", "rank", "step", "s"}.
+With DIES, one of the workers kills itself at a moment of one of the scripts: {"script", "moment", "rank", "step", "s",
+"signal"}.
 """
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -67,9 +67,9 @@ class Watch(keras.callbacks.Callback):
             return
         if step is None or step == dies["step"]:
             if dies["s"]:
-                threading.Timer(dies["s"], os.kill, (os.getpid(), signal.SIGKILL)).start()
+                threading.Timer(dies["s"], os.kill, (os.getpid(), dies["signal"])).start()
                 return
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), dies["signal"])
 
     def on_train_begin(self, logs=None):
         """Tell that the steps will be traced."""

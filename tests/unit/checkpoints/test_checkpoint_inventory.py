@@ -276,7 +276,7 @@ def test_where_all_generations_are_torn_a_pinned_one_is_resumed_from(tmp_path: P
 @pytest.mark.parametrize("what", ["77", "gen-9", "gen-000001/nothing", "--json", "$(id)"])
 def test_what_is_not_there_is_said_with_what_is(tmp_path: Path, what: str, capsys: Any) -> None:
     generation(tmp_path, 1, "manager")
-    status, answer = answer_of(capsys, "pin", str(tmp_path), what)
+    status, answer = answer_of(capsys, "pin", root=str(tmp_path), what=what, group=None)
     assert status == 1
     assert answer["error"]["code"] == "no-such-checkpoint"
     assert "24, 32" in answer["error"]["hint"]
@@ -438,9 +438,7 @@ def test_row_36_a_full_disk_leaves_nothing_half_and_the_source_whole(tmp_path: P
     with mounted(tmp_path / "disk") as disk:
         source = generation(disk.path / "c", 1, "keras3_backup")
         disk.fill()
-        status, answer = answer_of(
-            capsys, "seed", "--dir", str(disk.path / "c"), "--generation", "2", "--keep", "1"
-        )
+        status, answer = answer_of(capsys, "seed", root=str(disk.path / "c"), generation=2, keep=1)
         assert (status, answer["error"]["code"]) == (1, "no-space")
         assert "no space left" in answer["error"]["message"]
         assert "orch ckpt ls" in answer["error"]["hint"]
@@ -472,8 +470,7 @@ def test_row_36_a_full_scratch_is_left_empty_and_filled_when_there_is_room(tmp_p
 def test_a_second_seed_waits_for_the_first_and_gives_its_answer(tmp_path: Path) -> None:
     generation(tmp_path, 1, "manager")
     program = "import sys; from orchestrator.checkpoints import checkpoints_main as c; c(sys.argv[1:])"
-    command = [sys.executable, "-c", program, "seed"]
-    command += ["--dir", str(tmp_path), "--generation", "2"]
+    command = [sys.executable, "-c", program, "seed", json.dumps({"root": str(tmp_path), "generation": 2})]
     with places.locked(str(tmp_path)):
         others = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
     answers = [json.loads(other.communicate(timeout=60)[0]) for other in others]

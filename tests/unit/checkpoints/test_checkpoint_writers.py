@@ -29,7 +29,7 @@ def test_a_directory_that_is_made_is_ours_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_made_in_it_is_not_open_to_others_whatever_the_umask(tmp_path: Path) -> None:
-    told(tmp_path, "seed", "--dir", str(tmp_path), "--generation", "1", umask=0o000)
+    told("seed", root=str(tmp_path), generation=1, umask=0o000)
     assert mode(tmp_path / "gen-000001") == 0o755
 
 
@@ -64,21 +64,17 @@ def test_a_group_may_where_the_spec_names_it_and_all_that_is_made_is_open_to_it(
     npz(tmp_path / "gen-000001" / "model-100.npz", 100)
     os.chown(tmp_path, -1, 4711)
     tmp_path.chmod(0o2770)
-    assert (
-        told(tmp_path, "seed", "--dir", str(tmp_path), "--generation", "2")["error"]["code"]
-        == "checkpoint-shared"
-    )
-    assert told(tmp_path, "pin", str(tmp_path), "gen-1")["error"]["code"] == "checkpoint-shared"
-    words = ("seed", "--dir", str(tmp_path), "--generation", "2", "--group", "4711")
-    assert told(tmp_path, *words)["global_step"] == 100
-    assert told(tmp_path, "pin", str(tmp_path), "gen-1", "--group", "4711")["path"]
+    assert told("seed", root=str(tmp_path), generation=2)["error"]["code"] == "checkpoint-shared"
+    assert told("pin", root=str(tmp_path), what="gen-1", group=None)["error"]["code"] == "checkpoint-shared"
+    assert told("seed", root=str(tmp_path), generation=2, group="4711")["global_step"] == 100
+    assert told("pin", root=str(tmp_path), what="gen-1", group="4711")["path"]
     for made in (tmp_path / ".orch", tmp_path / "gen-000002", tmp_path / ".orch" / "lock"):
         assert (mode(made) & 0o777, made.stat().st_gid) == (0o770 if made.is_dir() else 0o660, 4711)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another group")
 def test_one_that_is_made_for_a_group_is_open_to_it_alone(tmp_path: Path) -> None:
-    told(tmp_path, "seed", "--dir", str(tmp_path / "new"), "--generation", "1", "--group", "4711")
+    told("seed", root=str(tmp_path / "new"), generation=1, group="4711")
     assert (mode(tmp_path / "new"), (tmp_path / "new").stat().st_gid) == (0o2770, 4711)
 
 
@@ -93,15 +89,18 @@ def test_one_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_list_changes_nothing_and_is_given_whoever_may_write(tmp_path: Path) -> None:
     npz(tmp_path / "gen-000001" / "model-100.npz", 100)
     tmp_path.chmod(0o777)
-    assert told(tmp_path, "list", str(tmp_path))["checkpoints"][0]["global_step"] == 100
+    assert told("list", root=str(tmp_path))["checkpoints"][0]["global_step"] == 100
     assert inventory.listed(str(tmp_path / "none"))["checkpoints"] == []
     assert not (tmp_path / "none").exists()
 
 
-def told(directory: Path, *words: str, umask: int = 0o022) -> dict[str, Any]:
+def told(verb: str, *, umask: int = 0o022, **arguments: Any) -> dict[str, Any]:
     """Run a verb in a process of its own, whose umask is its own."""
     program = "import sys; from orchestrator.checkpoints import checkpoints_main as c; c(sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, check=False, umask=umask
+        [sys.executable, "-c", program, verb, json.dumps(arguments)],
+        capture_output=True,
+        check=False,
+        umask=umask,
     )
     return dict(json.loads(done.stdout))

@@ -48,8 +48,8 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def answer_of(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
-    status = checkpoints_main(list(argv))
+def answer_of(capsys: pytest.CaptureFixture[str], verb: str, **arguments: Any) -> tuple[int, dict[str, Any]]:
+    status = checkpoints_main([verb, json.dumps(arguments)])
     return status, json.loads(capsys.readouterr().out)
 
 
@@ -345,13 +345,13 @@ def test_nothing_that_reads_is_an_error_and_not_step_0(
         directory = generation(tmp_path, number, "keras3_backup") / "keras3_backup"
         for name in ("latest.weights.h5", "latest.weights.h5.bkp"):
             truncate(directory / name, 100)
-    status, answer = answer_of(capsys, "seed", "--dir", str(tmp_path), "--generation", "3")
+    status, answer = answer_of(capsys, "seed", root=str(tmp_path), generation=3)
     assert status == 1
     assert answer["error"]["code"] == "no-readable-checkpoint"
     assert "gen-000002" in answer["error"]["message"]
     assert "--from-scratch" in answer["error"]["hint"]
     assert not (tmp_path / "gen-000003").exists()
-    status, answer = answer_of(capsys, "seed", "--dir", str(tmp_path), "--generation", "3", "--from-scratch")
+    status, answer = answer_of(capsys, "seed", root=str(tmp_path), generation=3, from_scratch=True)
     assert (status, answer["global_step"]) == (0, None)
 
 
@@ -468,18 +468,17 @@ def test_copy_fills_a_scratch_once(tmp_path: Path) -> None:
 
 def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generation(tmp_path, 7, "manager")
-    assert answer_of(capsys, "highest", str(tmp_path)) == (0, {"generation": 7})
-    assert answer_of(capsys, "highest", str(tmp_path / "none")) == (0, {"generation": 0})
-    status, answer = answer_of(capsys, "verify", str(tmp_path / "gen-000007"))
+    assert (places.highest(str(tmp_path)), places.highest(str(tmp_path / "none"))) == (7, 0)
+    status, answer = answer_of(capsys, "verify", directory=str(tmp_path / "gen-000007"))
     assert (status, answer["checkpoint"]["global_step"]) == (0, 32)
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["seed"], ["seed", "--dir"], ["verify"], ["burn", "x"], ["seed", "--bad"]]
+    "argv", [[], ["seed"], ["seed", "--dir"], ["verify", "[1]"], ["burn", "{}"], ["seed", "3"]]
 )
 def test_bad_arguments_are_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    status, answer = answer_of(capsys, *argv)
-    assert status == 2
+    assert checkpoints_main(argv) == 2
+    answer = json.loads(capsys.readouterr().out)
     assert answer["error"]["code"] == "usage"
 
 
@@ -487,6 +486,6 @@ def test_a_directory_that_cannot_be_made_is_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("x")
-    status, answer = answer_of(capsys, "seed", "--dir", str(tmp_path / "file" / "x"), "--generation", "1")
+    status, answer = answer_of(capsys, "seed", root=str(tmp_path / "file" / "x"), generation=1)
     assert status == 1
     assert answer["error"]["code"] == "checkpoint-dir"

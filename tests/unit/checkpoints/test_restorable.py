@@ -165,14 +165,15 @@ def test_what_a_task_could_not_restore_is_passed_over_in_all_its_copies_and_neve
         "bytes": bad.stat().st_size,
         "why": "KeyError: 'position'",
     }
-    words = ["seed", "--dir", str(tmp_path), "--generation"]
-    assert checkpoints_main([*words, "3", "--unrestorable", json.dumps([failed])]) == 0
+    wish = {"root": str(tmp_path), "generation": 3, "unrestorable": [failed]}
+    assert checkpoints_main(["seed", json.dumps(wish)]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["global_step"] == 700
     assert answer["rejected"][0]["why"] == "a task could not restore it: KeyError: 'position'"
     other = {**failed, "file": "orch/fit-000/latest.weights.h5", "saved_at": NOW}
     other["bytes"] = (tmp_path / "gen-000001" / "orch" / "fit-000" / backup.NAME).stat().st_size
-    assert checkpoints_main([*words, "4", "--unrestorable", json.dumps([failed, other])]) == 1
+    wish |= {"generation": 4, "unrestorable": [failed, other]}
+    assert checkpoints_main(["seed", json.dumps(wish)]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "no-readable-checkpoint"
     assert seed.seed(str(tmp_path), 5)["global_step"] == 700, "another run tries again"
 

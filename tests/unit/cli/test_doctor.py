@@ -49,12 +49,12 @@ def a_person(monkeypatch: pytest.MonkeyPatch, *typed: str) -> None:
 def test_a_missing_tmpdir_is_made_whatever_its_name_is(desk: Desk, tmp_path: Path) -> None:
     name = tmp_path / "a b'; touch x; '$(touch y)"
     missing = [finding("storage.missing", "a: it does not exist", "a")]
-    fixes = _Fixes(desk, plan_of(TMPDIR=str(name)), missing, asks=False)
+    fixes = _Fixes(desk, plan_of(TMPDIR=str(name)), missing)
     assert fixes.all([]) == 1
     assert name.stat().st_mode & 0o777 == 0o700
     assert not any(Path(one).exists() for one in ("x", "y"))
     (tmp_path / "file").touch()
-    fixes = _Fixes(desk, plan_of(TMPDIR=str(tmp_path / "file/in")), missing, asks=False)
+    fixes = _Fixes(desk, plan_of(TMPDIR=str(tmp_path / "file/in")), missing)
     assert fixes.all([]) == 0
     assert "Not a directory" in desk.said
 
@@ -63,7 +63,7 @@ def test_a_fix_that_hangs_on_a_host_is_given_up(desk: Desk, monkeypatch: pytest.
     monkeypatch.setattr(doctor, "FIX_S", 0.05)
     monkeypatch.setattr(doctor, "_MAKE_DIRECTORY", "read -r d; read -r never")
     missing = [finding("storage.missing", "a: it does not exist", "a")]
-    assert _Fixes(desk, plan_of(TMPDIR="/x"), missing, asks=False).all([]) == 0
+    assert _Fixes(desk, plan_of(TMPDIR="/x"), missing).all([]) == 0
     assert "not ended within" in desk.said
 
 
@@ -172,7 +172,8 @@ def test_orphans_and_keys_need_a_yes(
     changed = replace(unknown, problem=Problem("host-key-changed", "a: another key", exit_code=5))
 
     def done(*found: Finding, asks: bool = True) -> int:
-        return _Fixes(desk, plan_of(), found, asks=asks).all([orphan])
+        desk.wants_json = not asks
+        return _Fixes(desk, plan_of(), found).all([orphan])
 
     a_person(monkeypatch, typed, typed)
     assert done(unknown, asks=False) == 0, "nobody is asked"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,12 +100,29 @@ def test_what_a_host_says_of_itself_does_not_act_on_the_terminal() -> None:
 def test_without_a_file_and_without_runs_there_is_nothing_to_ask(orch: Desk, api: FakeApi) -> None:
     assert orch("hosts") == 2
     assert orch.said == (
-        "error: no run is active, so no hosts are known\nhint: name a file: `orch hosts cluster.yaml`\n"
+        "error: no run is active, so no hosts are known\n"
+        "hint: name a file, a cluster spec or an inventory: `orch hosts lab.yaml`\n"
     )
 
 
-def test_an_inventory_alone_is_no_spec(orch: Desk) -> None:
-    assert orch("hosts", "--inventory", "lab.yaml") == 2
-    assert "no spec is named" in orch.said
-    assert "orch hosts cluster.yaml --inventory FILE" in orch.said
+@pytest.mark.parametrize("words", [("lab.yaml",), ("--inventory", "lab.yaml"), ()])
+def test_an_inventory_alone_is_shown_whether_it_is_named_chosen_or_the_users_own(
+    orch: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = Path("lab.yaml") if words else Path("orch/inventory.yaml")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("hosts:\n  - {name: here, transport: nowhere}\n")
+    assert orch("hosts", *words) == 2
+    assert f"{file.name}:2:29: hosts[0].transport: must be one of" in orch.said
+    file.write_text("hosts: []\n")
+    assert orch("hosts", *words) == 2
+    assert "hosts: there is none; list at least one host" in orch.said
+    file.write_text("hosts:\n  - {name: here, transport: local, labels: {room: 2}}\n")
+    assert orch("hosts", *words, "--json") == 0
+    (shown,) = json.loads(orch.put_out)["hosts"]
+    assert (shown["host"], shown["reachable"], shown["labels"]) == ("here", True, {"room": "2"})
     assert own_inventory.chosen.get() == "", "it was chosen for that command alone"
+    assert orch("hosts", "no.yaml") == 2
+    assert "no.yaml:1:1: file: cannot be read: No such file or directory" in orch.said

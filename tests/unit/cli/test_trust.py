@@ -83,7 +83,7 @@ def put_out(session: Session) -> str:
 
 def test_yes_trusts_what_is_shown(session: Session) -> None:
     sshds = Sshds()
-    assert trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), YES, as_json=False) == 0
+    trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), YES)
     assert sshds.trusted == ["gpu-a", "gpu-b"]
     assert put_out(session).splitlines()[0] == (
         "gpu-a  gpu-a:22  ssh-ed25519  SHA256:b0T8VSFKVI24uu9EoenP8oScj6FXxxb9FbQbeVBkAU4  new"
@@ -123,28 +123,30 @@ class Terminal(StringIO):
 def test_eight_hosts_are_asked_at_a_time_and_shown_in_their_order(session: Session) -> None:
     sshds, names = Slow(), [f"gpu-{number:02}" for number in range(40)]
     session.err = Terminal()
-    assert trust(session, sshds, hosts_of(names), YES, as_json=False) == 0
+    trust(session, sshds, hosts_of(names), YES)
     assert [line.split()[0] for line in put_out(session).splitlines()] == names
     assert sshds.asked_at_once <= AT_ONCE
     assert sshds.trusted == names
     written = session.err.getvalue()
-    assert "\r40 of 40 hosts have answered" in written
+    assert "\r\x1b[K40 of 40 hosts have answered" in written
     assert "\r" not in written.partition("Added 40 keys")[2]
-    assert written.partition("Added 40 keys")[0].endswith("\r"), "the count is taken back from the screen"
+    assert written.partition("Added 40 keys")[0].endswith("\r\x1b[K"), (
+        "the count is taken back from the screen"
+    )
 
 
 def test_a_few_hosts_or_no_terminal_are_not_counted(session: Session) -> None:
     many = [f"gpu-{number:02}" for number in range(40)]
-    trust(session, Sshds(), hosts_of(many), YES, as_json=False)
+    trust(session, Sshds(), hosts_of(many), YES)
     assert isinstance(session.err, StringIO)
     assert "have answered" not in session.err.getvalue()
     session.err = Terminal()
-    trust(session, Sshds(), hosts_of(many[:AT_ONCE]), YES, as_json=False)
+    trust(session, Sshds(), hosts_of(many[:AT_ONCE]), YES)
     assert "have answered" not in session.err.getvalue()
 
 
 def test_what_of_ssh_config_does_not_count_is_said_once(session: Session) -> None:
-    trust(session, Sshds(), hosts_of(["gpu-a", "gpu-b"]), YES, as_json=False)
+    trust(session, Sshds(), hosts_of(["gpu-a", "gpu-b"]), YES)
     assert isinstance(session.err, StringIO)
     assert session.err.getvalue().count("Match exec") == 1
 
@@ -152,7 +154,7 @@ def test_what_of_ssh_config_does_not_count_is_said_once(session: Session) -> Non
 def test_nobody_to_ask_trusts_nothing(session: Session) -> None:
     sshds = Sshds()
     with pytest.raises(Refused, match="no terminal to confirm") as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), ASK, as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), ASK)
     assert (sshds.trusted, caught.value.exit_code) == ([], 6)
     assert "SHA256:" in put_out(session)
 
@@ -160,13 +162,14 @@ def test_nobody_to_ask_trusts_nothing(session: Session) -> None:
 def test_a_host_that_is_known_is_not_asked_about(session: Session) -> None:
     sshds = Sshds()
     sshds.trusted.append("gpu-a")
-    assert trust(session, sshds, hosts_of(["gpu-a"]), ASK, as_json=False) == 0
+    trust(session, sshds, hosts_of(["gpu-a"]), ASK)
 
 
 def test_behind_a_bastion_it_takes_two_rounds(session: Session) -> None:
     sshds = Sshds()
     host = HostPlan("gpu-a", address="gpu-a", proxy_jump="bastion")
-    assert trust(session, sshds, [host], YES, as_json=True) == 0
+    session.wants_json = True
+    trust(session, sshds, [host], YES)
     assert sshds.trusted == ["bastion", "gpu-a"]
     assert json.loads(put_out(session))["added"] == 2
 
@@ -174,7 +177,7 @@ def test_behind_a_bastion_it_takes_two_rounds(session: Session) -> None:
 def test_many_hosts_behind_a_bastion_that_is_not_trusted_ask_it_once(session: Session) -> None:
     sshds = Sshds()
     hosts = [HostPlan(f"gpu-{n}", address=f"gpu-{n}", proxy_jump="bastion") for n in range(36)]
-    assert trust(session, sshds, hosts, YES, as_json=False) == 0
+    trust(session, sshds, hosts, YES)
     assert sshds.scanned.count("bastion") == 1, "OpenSSH 9.8 bans who connects often without a login"
     assert sorted(sshds.trusted) == sorted(["bastion", *(host.name for host in hosts)])
     shown = put_out(session)
@@ -187,7 +190,7 @@ def test_many_hosts_behind_a_bastion_that_is_not_trusted_ask_it_once(session: Se
 def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: TrustRequest) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
     with pytest.raises(HostKeyChanged) as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), request_, as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), request_)
     assert (sshds.trusted, caught.value.exit_code) == ([], 5)
     old, new = HostKey("", b"old").fingerprint, HostKey("", b"gpu-a").fingerprint
     assert put_out(session).splitlines() == [
@@ -202,11 +205,9 @@ def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: T
 def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
     with pytest.raises(Refused, match="no terminal to confirm"):
-        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(replace=True), as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(replace=True))
     assert sshds.trusted == []
-    assert (
-        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True), as_json=False) == 0
-    )
+    trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True))
     assert sshds.trusted == ["gpu-a"]
 
 
@@ -214,7 +215,7 @@ def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
 def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": USERS})
     with pytest.raises(HostKeyChanged) as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True), as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True))
     assert sshds.trusted == []
     assert f"{USERS}:3" in caught.value.message
     assert caught.value.hint == (
@@ -227,15 +228,16 @@ def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
 def test_a_revoked_key_is_never_taken(session: Session) -> None:
     sshds = Sshds(revoked=["gpu-a"])
     with pytest.raises(HostKeyChanged, match="revoked") as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True), as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), TrustRequest(yes=True, replace=True))
     assert (sshds.trusted, caught.value.code) == ([], "host-key-revoked")
     assert put_out(session).rstrip().endswith(f"revoked ({USERS}:7)")
 
 
 def test_a_refused_host_keeps_no_other_from_being_trusted(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
+    session.wants_json = True
     with pytest.raises(HostKeyChanged):
-        trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), YES, as_json=True)
+        trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), YES)
     assert sshds.trusted == ["gpu-b"]
     shown = [host["keys"][0] for host in json.loads(put_out(session))["hosts"]]
     assert [(key["state"], key["known"], key["line"]) for key in shown] == [
@@ -249,25 +251,25 @@ def test_a_bastion_that_has_changed_is_what_is_shown(session: Session) -> None:
     sshds = Sshds(changed={"bastion": OWN})
     host = HostPlan("gpu-a", address="gpu-a", proxy_jump="bastion")
     with pytest.raises(HostKeyChanged, match="bastion"):
-        trust(session, sshds, [host], YES, as_json=False)
-    assert trust(session, sshds, [host], TrustRequest(yes=True, replace=True), as_json=False) == 0
+        trust(session, sshds, [host], YES)
+    trust(session, sshds, [host], TrustRequest(yes=True, replace=True))
     assert sshds.trusted == ["bastion", "gpu-a"]
 
 
 def test_the_hint_can_be_typed_as_it_stands(session: Session) -> None:
     with pytest.raises(HostKeyChanged) as caught:
-        trust(session, Sshds(changed={"gpu-a": OWN}), hosts_of(["ml@gpu-a:2222"]), YES, as_json=False)
+        trust(session, Sshds(changed={"gpu-a": OWN}), hosts_of(["ml@gpu-a:2222"]), YES)
     assert "`orch trust --replace ml@gpu-a:2222`" in (caught.value.hint or "")
 
 
 def test_some_hosts_only(session: Session) -> None:
     with pytest.raises(SomeHostsOnly, match="no key from 1 of 2 hosts"):
-        trust(session, Sshds(), hosts_of(["gpu-a", "down"]), YES, as_json=False)
+        trust(session, Sshds(), hosts_of(["gpu-a", "down"]), YES)
 
 
 def test_the_only_host_is_down(session: Session) -> None:
     with pytest.raises(ConnectFailed, match="nothing answers"):
-        trust(session, Sshds(), hosts_of(["down"]), YES, as_json=False)
+        trust(session, Sshds(), hosts_of(["down"]), YES)
 
 
 def test_hosts_as_people_write_them() -> None:

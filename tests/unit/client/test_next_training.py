@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.comparing import Comparison
+from orchestrator.client.comparing import Comparison, Package
 from orchestrator.client.next_training import Next, chosen, next_training, telling
 from orchestrator.core.differences import Change
 from orchestrator.core.errors import UsageError
@@ -105,3 +105,9 @@ def test_both_ways_at_once_are_refused() -> None:
 )
 def test_the_metric_that_says_most(metrics: dict[str, float], name: str) -> None:
     assert (telling(metrics) or ("", 0))[0] == name
+
+
+def test_other_packages_alone_are_a_difference() -> None:
+    package = Package("gpu-a", "keras", "3.9.0", "3.10.1")
+    assert not Comparison((), (), (package,)).is_same
+    assert Comparison((), (), ()).is_same

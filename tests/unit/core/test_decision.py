@@ -79,7 +79,7 @@ def test_a_report_is_news_where_people_wait_for_what_differs() -> None:
     ended = replace(one, phase="exited")
     silent = ev.HostReported(2.0, "a", (one,), measured={"cpu_percent": 3.0}, dir_silent_s=1.0)
     assert known == report_fields.news(ev.HostReported(2.0, "a", (one,), measured={"cpu_percent": 3.0}))
-    renamed = replace(one, progress=replace(one.progress, words={"program": "python3"}))
+    renamed = replace(one, progress=replace(one.progress, measured={"rescue": "9 MB"}))
     others = (*(ev.HostReported(2.0, "a", (task,)) for task in (later, ended, renamed)), silent)
-    for other in (*others, ev.HostReported(2.0, "a", (one,), words={"psutil": "none"})):
+    for other in (*others, ev.HostReported(2.0, "a", (one,), measured={"psutil": "none"})):
         assert known != report_fields.news(other)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.gang import next_generation
 from orchestrator.core.launching.environment import (
     checkpoint_dir,
     endpoint,
@@ -23,6 +24,7 @@ from orchestrator.core.launching.environment import (
 )
 from orchestrator.core.launching.wiring import slots
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
+from orchestrator.core.state.host import Facts
 from orchestrator.core.state.run import new_run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.protocol import wired
@@ -403,3 +405,23 @@ def test_a_runs_document_tells_where_its_newest_generation_is_and_the_ports_that
     waiting = launch_document.launched_document(replace(begun, generation=7))
     assert waiting["ports_held"] is False
     assert waiting["tasks"][0]["port"] == port_candidates(plan, "x-1", 7, W0)[0], "which it tries first"
+
+
+def test_an_ipv6_address_of_a_peer_is_named_to_grpc_without_brackets() -> None:
+    plan = plan_of(W0, W1)
+    hosts = tuple(
+        replace(host, data_address=f"[fd00::{number}]") for number, host in enumerate(plan.hosts, start=1)
+    )
+    told = environment(replace(plan, hosts=hosts), "x-1", 3, W1, 2, None)
+    assert told["no_grpc_proxy"] == "fd00::1,fd00::2"
+    alone = environment(plan_of(W0, hosts=1), "x-1", 3, W0, 2, None)
+    assert "no_grpc_proxy" not in alone
+
+
+def test_a_new_generation_has_a_number_above_all_that_any_host_has_a_directory_of() -> None:
+    run = new_run("x-1", plan_of(W0, W1), epoch=1, at=0.0)
+    assert next_generation(run) == 1
+    facts = [Facts(python="3.11.2", versions={}, code="c0de", highest_generation=n) for n in (2, 7)]
+    hosts = tuple(replace(host, facts=known) for host, known in zip(run.hosts, facts, strict=True))
+    assert next_generation(replace(run, hosts=hosts)) == 8
+    assert next_generation(replace(run, hosts=hosts, generation_last=9)) == 10

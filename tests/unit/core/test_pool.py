@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,9 +17,11 @@ from orchestrator.core.events import Admitted, HostRefused, NoPlaceFound, Submit
 from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import Ask, HostPlan, Plan, QueuePlan
 from orchestrator.core.pool import NOTHING, Known, Placed, Seen, machine, placed
-from orchestrator.core.queue import QueueTurn, turn_of, turns
+from orchestrator.core.queue import NAMED_MAX, QueueTurn, reckon, turn_of, turns
+from orchestrator.core.queue import Ask as Wanted
 from orchestrator.core.state.phase_states import Phase, Queued
-from orchestrator.core.state.run import Problem, Run, new_run
+from orchestrator.core.state.roster import Roster
+from orchestrator.core.state.run import PlannedEnd, Problem, Run, new_run
 
 HOSTS = tuple(HostPlan(name, address=f"10.0.0.{i}", gpus=(0, 1)) for i, name in enumerate("abc"))
 
@@ -99,6 +103,41 @@ def test_the_memory_of_gpus_is_known_for_good_and_what_others_hold_for_a_while()
     assert turn.ask.place is not None
     assert turn.ask.place.tasks[0].host == "a"
     assert [known.is_fresh(HOSTS[0], now) for now in (10.0, 1000.0)] == [True, False]
+
+
+def test_the_memory_that_tasks_ask_for_counts_over_all_runs_and_what_others_use_for_a_while() -> None:
+    hosts = [replace(host, slots=2) for host in HOSTS[:2]]
+    known = Known(
+        {
+            machine(hosts[0]): Seen(50.0, memory_bytes=64 << 30, free_bytes=20 << 30),
+            machine(hosts[1]): Seen(50.0, memory_bytes=64 << 30, free_bytes=60 << 30),
+        }
+    )
+    large = plan("t", Ask("worker", 1, 1, memory_bytes=40 << 30), hosts=hosts)
+    first = begun(large, [], known)
+    assert places(first) == [("b", (0,))]
+    assert dict(first.against) == {"a": "a has 20 GiB of memory left"}
+    turn, why = turn_of(replace(large, name="u"), [first], 1.0, known)
+    assert not turn.has_come
+    assert (
+        why
+        == "a has 20 GiB of memory left; GPU 0 of b is held by worker:0 of t-1; b has 24 GiB of memory left"
+    )
+    later, _ = turn_of(replace(large, name="u"), [first], 51.0, known)
+    assert later.ask.place is not None
+    assert later.ask.place.tasks[0].host == "a", (
+        "what others used is over, and how much it has is still known"
+    )
+    refused = known.heard(hosts[0], REFUSED, 2.0, 60.0).seen[machine(hosts[0])]
+    assert (refused.memory_bytes, refused.free_bytes, refused.until) == (64 << 30, 20 << 30, 60.0)
+
+
+def test_a_single_host_that_has_too_little_memory_is_told_before_the_start() -> None:
+    small = Known({machine(HOSTS[0]): Seen(50.0, memory_bytes=8 << 30, free_bytes=8 << 30)})
+    asks = plan("t", Ask("worker", 1, 2, memory_bytes=40 << 30), hosts=HOSTS[:1])
+    assert asks.has_choice
+    turn, why = turn_of(asks, [], 1.0, small)
+    assert (turn.has_come, why) == (False, "a has 8.0 GiB of memory left")
 
 
 def test_a_spare_of_another_run_is_none_of_this_one() -> None:
@@ -246,3 +285,107 @@ def test_a_run_that_was_placed_elsewhere_and_its_turn_are_the_same_after_the_jou
     for value, type_ in ((run, Run), (came, Admitted)):
         known = TypeAdapter(type_)
         assert known.validate_json(known.dump_json(value)) == value
+
+
+def ending(run: Run, at: float) -> Run:
+    return replace(run, planned_end=PlannedEnd("time_limit", at, None))
+
+
+def test_two_that_need_a_whole_host_wait_for_two_hosts_and_not_both_for_the_one_that_is_free_first() -> None:
+    runs: list[Run] = []
+    for name, at in zip("tuv", (100.0, 200.0, 300.0), strict=True):
+        runs.append(ending(begun(plan(name, Ask("worker", 1, 2), time_limit_s=at), runs), at))
+    whole = [
+        queued(plan(name, Ask("worker", 1, 2), time_limit_s=1000.0), at) for at, name in enumerate("wxyz")
+    ]
+    found = turns([*runs, *whole], 10.0)
+    assert [turn.ask.place and turn.ask.place.tasks[0].host for turn in found] == ["a", "b", "c", "a"]
+    assert [[run_id for run_id, _ in turn.waits_for] for turn in found] == [
+        ["t-1"], ["u-1"], ["v-1"], ["t-1", "w-1"]
+    ]  # fmt: skip
+    assert found[0].begins_at < found[1].begins_at < found[2].begins_at < found[3].begins_at
+    assert found[3].begins_at == found[0].begins_at + 1000.0
+
+
+def test_runs_that_ask_alike_are_told_by_their_own_names() -> None:
+    runs = [ending(begun(plan(name, Ask("worker", 1, 2)), []), 500.0) for name in "t"]
+    gang = queued(plan("gang", Ask("worker", 3, 2)), 2.0)
+    short = [queued(plan(f"s{n}", time_limit_s=60.0), 3.0 + n) for n in range(5)]
+    found = turns([*runs, gang, *short], 10.0)
+    assert [turn.has_come for turn in found] == [False, True, True, True, True, False]
+    assert dict(of(found, "s2").ask.place.against)["b"] == (  # type: ignore[union-attr]
+        "GPU 0 of b is held by worker:0 of s0-1; GPU 1 of b is held by worker:0 of s1-1"
+    )
+    # The last waits for the gang's own GPUs, as those of the four that go before the gang are taken
+    assert {run_id for run_id, _ in of(found, "s4").waits_for} >= {"gang-1"}
+
+
+def test_of_hosts_with_as_many_gpus_left_over_small_runs_share_one_and_that_of_a_large_one_is_soon_whole() -> (
+    None
+):
+    hosts = [HostPlan(name, address=name, gpus=(0, 1, 2, 3)) for name in "ab"]
+    large = begun(plan("l", Ask("worker", 1, 2), hosts=hosts), [])
+    out = Known({machine(hosts[0]): Seen(9.0, why="is out")})
+    small: list[Run] = []
+    for name in "st":
+        small.append(begun(plan(name, hosts=hosts), [large, *small], out))
+    assert [places(run)[0][0] for run in (large, *small)] == ["a", "b", "b"]
+    assert places(begun(plan("u", hosts=hosts), [large, *small])) == [("b", (2,))]
+
+
+def test_of_a_long_line_for_one_gpu_the_first_are_named_and_the_cost_is_that_of_one() -> None:
+    held = ending(begun(plan("h", hosts=HOSTS[:1]), []), 100.0)
+    line = [Wanted(f"w{n}", {"gpu": "GPU 0 of a"}, 10.0) for n in range(3000)]
+    found = reckon(line, [(Wanted(held.run_id, {"gpu": "GPU 0 of a"}), 100.0)], 1.0)
+    assert len(found[-1].waits_for) == 1 + NAMED_MAX
+    assert found[-1].sentence(1.0).endswith("w4 (GPU 0 of a) and more runs; expected to begin in 8 h 21 min")
+    assert found[-1].begins_at == 100.0 + 2999 * 10.0
+    assert not found[NAMED_MAX].has_more
+    assert found[NAMED_MAX + 1].has_more
+
+
+def calls_of_turns(hosts: int, running: int, waiting: int) -> int:
+    """Return how many Python functions it calls to reckon the queue, once what runs hold is known."""
+    pool = Roster(
+        [HostPlan(f"h{n}", address=f"h{n}", gpus=tuple(range(8))) for n in range(hosts)], lambda h: h.name
+    )
+    runs: list[Run] = []
+    for number in range(running):
+        tasks = tuple(
+            replace(task, host=f"h{number}")
+            for task in place(pool[:1], [Ask("worker", 1, 4)], equal_gpus=True)[0]
+        )
+        runs.append(
+            new_run(
+                f"r{number}",
+                Plan(
+                    f"r{number}", "multi_worker_mirrored", pool, tasks, "t.py", needs=(Ask("worker", 1, 4),)
+                ),
+                epoch=1,
+                at=0.0,
+            )
+        )
+    first = plan("q", Ask("worker", 1, 8), hosts=pool)
+    runs += [
+        queued(replace(first, name=f"q{n}", time_limit_s=60.0 + n % 4), float(n)) for n in range(waiting)
+    ]
+    turns(runs, 1e4)
+    count = 0
+
+    def called(_frame: FrameType, what: str, _argument: object) -> None:
+        nonlocal count
+        count += what == "call"
+
+    sys.setprofile(called)
+    try:
+        turns(runs, 1e4)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_place_costs_the_same_beside_many_runs_and_the_queue_as_much_as_runs_wait() -> None:
+    beside = calls_of_turns(1000, 480, 1) - calls_of_turns(1000, 0, 1)
+    assert beside < 480 * 40, "about 10 microseconds a run"
+    few, many = calls_of_turns(20, 20, 200), calls_of_turns(20, 20, 1200)
+    assert many - few < 1000 * 40

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement, product
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -55,6 +56,7 @@ def pools(draw: st.DrawFn) -> tuple[tuple[HostPlan, ...], dict[str, Occupied]]:
             tasks=len(filled),
             why=draw(st.sampled_from(["", "", "", "drained"])),
             gpu_bytes={gpu: draw(st.sampled_from([16, 40])) for gpu in range(gpus)},
+            memory_bytes=draw(st.sampled_from([inf, 100.0, 50.0])),
         )
     return tuple(hosts), occupied
 
@@ -71,6 +73,7 @@ def requests(draw: st.DrawFn) -> list[Ask]:
             labels=draw(st.sampled_from([(), (), (("gpu", "a"),)])),
             gpu_bytes=draw(st.sampled_from([None, None, 40])),
             together=draw(st.sampled_from([None, True, False])),
+            memory_bytes=draw(st.sampled_from([None, None, 40])),
         )
         for type_ in sorted(types)
     ]
@@ -99,6 +102,8 @@ def fits(host: HostPlan, here: list[Ask], occupied: dict[str, Occupied]) -> bool
     if any(not set(ask.labels) <= set(host.labels) for ask in here):
         return False
     if any(ask.together is False and here.count(ask) > 1 for ask in here):
+        return False
+    if sum(ask.memory_bytes or 0 for ask in here) > state.memory_bytes:
         return False
     large = sum(ask.needs for ask in here if ask.gpu_bytes)
     return large <= sum(state.gpu_bytes[gpu] >= 40 for gpu in free)
@@ -181,6 +186,8 @@ def reasons() -> Iterator[tuple[HostPlan, Ask, Occupied, str]]:
     yield host("a", 1), need, Occupied(), "a has 1 GPU that could serve"
     yield host("a", 2), need, Occupied(), ""
     yield host("a", 2), Ask("worker", 1, 1, on=("b",)), Occupied(), "a is not among the hosts of `on:`"
+    small = Occupied(memory_bytes=3.0 * (1 << 30))
+    yield host("a"), Ask("worker", 1, memory_bytes=4 << 30), small, "a has 3.0 GiB of memory left"
     yield host("a", tasks_max=1), Ask("worker", 1), Occupied(slots={0: "y-1"}), "slot 0 of a is held by y-1"
 
 

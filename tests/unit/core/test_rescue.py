@@ -42,6 +42,7 @@ def training(*, gone: TaskId | None = W2, shared: bool = True, steps_per_s: floa
                 global_step=240,
                 measured={} if steps_per_s is None else {"steps_per_s": steps_per_s},
                 rescues=True,
+                words={"rescue": "315.0 MB in 2.1 s"},
             ),
         )
         for task in run.tasks
@@ -71,6 +72,18 @@ def test_it_may_take_as_long_as_what_would_be_lost_took_and_the_patience_comes_a
     assert found.rescue_ends_at == 50.0 + bound_s
     assert found.compare_ends_at == 50.0 + bound_s / 2
     assert found.deadline_at == 50.0 + bound_s + 9.0
+
+
+def test_who_has_not_tried_it_yet_has_longer_however_little_would_be_lost() -> None:
+    run = training(steps_per_s=140.0)
+    run = run.with_task(replace(run.task(W1), progress=replace(run.task(W1).progress, words={})))
+    found = asked(run)
+    assert found is not None
+    assert found.rescue_ends_at == 50.0 + rescue.UNTRIED_S
+    of_user = replace(run, plan=replace(run.plan, restart=replace(run.plan.restart, rescue_s=10.0)))
+    found = asked(of_user)
+    assert found is not None
+    assert found.rescue_ends_at == 60.0
 
 
 def test_who_is_not_connected_is_not_asked_and_one_alone_need_not_compare() -> None:

@@ -20,6 +20,7 @@ from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
 from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS, SHARE_MISSING
 from orchestrator.core.in_words import in_words
+from orchestrator.core.measured import HostMeasures
 from orchestrator.core.plan import (
     CheckpointPlan,
     HostPlan,
@@ -319,7 +320,7 @@ class Transcript:
         """
         assert self.run is not None
         known = self.reports[host]
-        measured: dict[str, float] = {}
+        measured: HostMeasures = {}
         if self.available_bytes is not None:
             measured["memory_available_bytes"] = self.available_bytes
         for change in changes:
@@ -397,6 +398,7 @@ class Transcript:
                 restored=_restored(options["restored"]) if "restored" in options else None,
                 loaded=_loaded(options["loaded"]) if "loaded" in options else None,
                 rescues=options.get("rescues") == "yes",
+                words={"rescue": options.get("rescue", "1.0 MB in 0.1 s")},
                 holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
             said=(("no-rescue", options["no_rescue"].replace("_", " ")),) if "no_rescue" in options else (),

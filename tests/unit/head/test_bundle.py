@@ -36,23 +36,20 @@ def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
     assert bundle.build(copy).digest != first.digest
 
 
-def test_threads_that_ask_at_once_build_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_ask_at_once_build_it_once() -> None:
     built: list[bundle.Archive] = []
 
+    @bundle.once
     def build() -> bundle.Archive:
         time.sleep(0.05)  # as long as building takes: the other threads ask meanwhile
         built.append(bundle.Archive("0" * 64, b""))
         return built[-1]
 
-    monkeypatch.setattr(bundle, "build", build)
-    bundle._built.cache_clear()
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            found = [threads.submit(bundle.load) for _ in range(8)]
-            assert {id(each.result()) for each in found} == {id(bundle.load())}
-    finally:
-        bundle._built.cache_clear()
+    with ThreadPoolExecutor(8) as threads:
+        found = [threads.submit(build) for _ in range(8)]
+        assert {id(each.result()) for each in found} == {id(build())}
     assert len(built) == 1
+    assert bundle.load() is bundle.load()
 
 
 def test_every_import_resolves_on_a_host() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +106,22 @@ def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(
     with pytest.raises(OSError, match="Input/output error"):
         safe.snapshot(str(tmp_path), str(directory), None)
     assert safe.snapshot(str(tmp_path), str(directory), None)["global_step"] == 7
+
+
+def test_what_one_went_back_from_keeps_its_chunks(store: CheckpointStore) -> None:
+    chunks = []
+    for step in (1, 2):
+        data = f"step {step}".encode()
+        chunks.append(hashlib.sha256(data).hexdigest())
+        store.append(chunks[-1], data)
+        assert store.finish(chunks[-1])
+        made_of: Any = {"generation": step, "global_step": step, "saved_at": step, "bytes": len(data)}
+        made_of |= {"digest": f"snapshot-{step}", "piece_bytes": 1 << 20, "files": [["w", 6, 1, chunks[-1:]]]}
+        store.add(made_of, "a")
+    store.go_back({"generation": 1, "global_step": 1, "saved_at": 1, "name": "w"})
+    store.remove([9])  # of a generation that is not there: nothing else is swept with it
+    assert [Path(store.path(chunk)).exists() for chunk in chunks] == [True, True]
+    store.remove([2])
+    assert [Path(store.path(chunk)).exists() for chunk in chunks] == [True, False], (
+        "until a person removes it"
+    )

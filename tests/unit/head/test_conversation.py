@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from orchestrator.head.links import edge
-from orchestrator.head.links.conversation import Conversation, LinkDown
+from orchestrator.head.links.conversation import UNWRITTEN_BYTES_MAX, Conversation, LinkDown
 from orchestrator.head.links.crew import Crew
 from orchestrator.head.reach.transport import Receiver
+from orchestrator.protocol.channel import BLOB_BYTES_MAX
 from orchestrator.protocol.hello import Hello
 from orchestrator.protocol.orders.base import Order
+from tests.contract.fake_agent import until
 from tests.protocol_orders import TABLE
 from tests.protocol_values import valid
 
@@ -57,3 +60,24 @@ def test_a_reply_in_the_moment_of_the_end_is_told_once(monkeypatch: pytest.Monke
     conversation.end()
     for one in (first, second):
         assert isinstance(one.exception(0), LinkDown)
+
+
+class Reading(Silent):
+    """One that stays open."""
+
+    def feed(self, _receive: Receiver) -> None:
+        """Nothing comes."""
+
+
+def test_what_was_written_does_not_wait_to_be_written() -> None:
+    """A host that reads for days all that it is sent is not one that reads nothing."""
+    conversation = Conversation("n1", Reading(), valid(Hello), Crew())
+    conversation.start(lambda: math.inf, 1000.0)
+    order: Order[Any] = Order(TABLE[0], {"order": TABLE[0].name})
+    for number in range(1, 2 + UNWRITTEN_BYTES_MAX // BLOB_BYTES_MAX):
+        conversation.send(order, bytes(BLOB_BYTES_MAX))
+        assert conversation.replied({"reply": number, "ok": valid(TABLE[0].answer)}, b"")
+        until(lambda: not conversation._is_writing)
+    why = conversation.why
+    conversation.end()
+    assert why is None

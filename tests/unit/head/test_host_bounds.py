@@ -143,7 +143,7 @@ FLOODS: dict[str, Flood] = {
     "it knows the task, and then not": lambda at, n: task(at, phase="unknown" if n % 2 else "running"),
     "it says something else each time": lambda at, n: task(at, said=(("said", f"{n} words"),)),
     "other metrics are no numbers": lambda at, n: task(at, progress=Progress(nonfinite={f"m{n}": (n, "nan")})),
-    "other words are measured": lambda at, n: task(at, progress=Progress(words={"program": f"{n} " + "x" * 900})),
+    "other words are measured": lambda at, n: task(at, progress=Progress(measured={"rescue": f"{n} " + "x" * 900})),
     "it has handed over another state": lambda at, n: task(at, progress=Progress(rescued=Rescued(n, 0.1))),
     "steps forth and back": lambda at, n: task(
         at, progress=Progress(global_step=n % 7, measured={"steps_per_s": float(n)})

@@ -18,6 +18,7 @@ from orchestrator.core.state.task import Progress
 from orchestrator.head.links import wire
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.hello import Greeting, Hello
+from orchestrator.protocol.measures import TaskMeasures
 from orchestrator.protocol.orders.base import FaultKind
 from orchestrator.protocol.orders.checkpoints import Rejected, Seeded
 from orchestrator.protocol.reports import ExitCause, HostSample, Left, Report, Said, Task, TaskExit
@@ -47,7 +48,7 @@ TASK: Task = {
     "said": [{"kind": "keras", "message": "patched"}],
     "exit": None,
 }
-MEASURED = {
+MEASURED: TaskMeasures = {
     "steps_per_s": 3.5,
     "cpu_percent": 99.0,
     "rss_bytes": 1 << 30,
@@ -119,8 +120,7 @@ def test_what_is_slow_on_the_way_to_a_host() -> None:
 def test_a_report_is_read_whole() -> None:
     event = told(TASK)
     assert (event.at, event.host) == (100.0, "a")
-    assert event.measured == {"cpu_percent": 5.0, "memory_percent": 50.0}
-    assert event.words == {"psutil": "host"}
+    assert event.measured == {"cpu_percent": 5.0, "memory_percent": 50.0, "psutil": "host"}
     assert (event.dir_silent_s, event.dir_free_bytes) == (7.5, 9)
     assert event.leaving == Leaving("w" * 200, 30.0)
     (task,) = event.tasks

@@ -117,6 +117,7 @@ DEAD = {"boot_id": process.boot_id(), "pid": 1 << 22, "start_time": 1}
         (claims.DRIVEN_S - 5, DEAD, True),
         (claims.DRIVEN_S + 5, DEAD, False),
         (1e9, {**DEAD, "boot_id": "another"}, False),
+        (10.0, {**DEAD, "boot_id": "another"}, False),
     ],
 )
 def test_a_run_was_driven_a_moment_ago_by_the_clock_of_its_host(

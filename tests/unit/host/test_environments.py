@@ -18,6 +18,7 @@ import pytest
 from orchestrator.both import durable
 from orchestrator.both.hostdir import HostFault
 from orchestrator.host.agent import environments
+from tests import power
 
 DAYS_S = 10 * 86400.0
 
@@ -268,3 +269,27 @@ def test_the_last_words_of_pip_and_uv_are_said(
     lines = environments._lines(str(log))
     assert environments._sentence(lines) == sentence
     assert environments._way_out(lines, {"offline": False}).startswith(way_out)
+
+
+def test_an_environment_is_whole_after_a_power_cut_or_not_there(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither uv nor pip syncs what it has installed."""
+
+    def installs_a_package(wish: object, by: str, place: str, work: str, log: str) -> None:
+        installs(wish, by, place, work, log)
+        (Path(place) / "package.py").write_text("installed = True")
+
+    monkeypatch.setattr(environments, "_install", installs_a_package)
+    found = []
+    for cut in power.cuts(home, lambda: environments._make(a_wish(home))):
+        after = cut.plug_in(tmp_path_factory.mktemp("plugged") / "home")
+        monkeypatch.setenv("HOME", str(after))
+        # A link leads to where the environment was made: on the other disk it lies elsewhere.
+        names = [path for path in Path(environments.root()).iterdir() if path.is_symlink()]
+        for name in names:
+            package = Path(environments.root()) / Path(os.readlink(name)).name / "package.py"
+            assert package.exists(), f"cut before {cut.before}, with {cut.how}"
+            assert package.read_text() == "installed = True", f"cut before {cut.before}, with {cut.how}"
+            found.append(name)
+    assert found, "on some of the disks it was made"

@@ -139,6 +139,17 @@ def test_another_code_replaces_the_one_before_but_nothing_of_the_script(tmp_path
     assert left(tmp_path) == ["model.keras"]
 
 
+def test_a_file_of_the_code_that_the_script_has_rewritten_is_the_scripts(tmp_path: Path, work: Path) -> None:
+    (work / "lib/data.csv").write_text("what three days have found")
+    second = tmp_path / "runs" / RUN / "code" / "second"
+    second.mkdir()
+    (second / "train.py").write_text("two")
+    workdir.prepare(str(tmp_path), RUN, "worker:0", str(second))
+    assert left(tmp_path) == ["lib/data.csv"]
+    assert (work / "lib/data.csv").read_text() == "what three days have found"
+    assert not (work / "run.sh").exists(), "nobody has changed it, and the new code does not have it"
+
+
 @pytest.mark.fault(68)
 def test_code_that_a_power_cut_left_empty_there_is_copied_again(
     tmp_path: Path, work: Path, tree: Path

@@ -380,3 +380,16 @@ def test_a_head_gives_a_gpu_to_its_next_run_once_nothing_of_the_one_before_lives
     assert asked(agent, "b-1", loop) == []
     agent.leases.release("a-1")
     assert agent.leases.for_shim("b-1")[0], "which keeps it when the other is let go"
+
+
+def test_a_run_that_wants_another_gpu_lets_the_first_go(tmp_path: Path, loop: Loop, gpu: int) -> None:
+    first, second, other = Agent(tmp_path, loop), Agent(tmp_path, loop), next(_numbers)
+    first.leases.want("a-1", [gpu], "lab-1", 1)
+    assert asked(first, "a-1", loop) == []
+    first.leases.want("a-1", [other], "lab-1", 2)
+    second.leases.want("b-1", [gpu], "lab-2", 1)
+    assert asked(second, "b-1", loop) == []
+    second.leases.want("c-1", [other], "lab-2", 1)
+    assert [each["run"] for each in asked(second, "c-1", loop)] == ["a-1"]
+    for agent in (first, second):
+        agent.end()

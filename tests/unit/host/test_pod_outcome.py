@@ -124,7 +124,7 @@ def test_a_pod_that_is_asked_to_end_waits_for_a_checkpoint_newer_than_the_first_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, answer = tmp_path / "orch.py", tmp_path / "answer"
-    bundle.write_text("import sys\nprint(open(sys.argv[3]).read())\n")
+    bundle.write_text("import json, sys\nprint(open(json.loads(sys.argv[3])['directory']).read())\n")
     monkeypatch.setattr(sys, "argv", [str(bundle)])
     leaving = Leaving(str(answer), wait_s=60.0, at=0.0)
 

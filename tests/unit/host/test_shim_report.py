@@ -412,7 +412,7 @@ def test_what_was_tried_of_a_rescue_and_which_weights_were_loaded_reach_the_head
     progress.heard({"loaded": {"number": 3, "file": 7}}, 12.0)
     progress.put_into(task, 12.0)
     read = wire.task_report(task, at=12.0, unix_time=1.7e9).progress
-    assert read.words["rescue"] == "9.0 MB in 0.2 s"
+    assert read.measured["rescue"] == "9.0 MB in 0.2 s"
     assert read.loaded == Loaded(2, "ckpt_8", 8)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.page.feed import Calm, Feed, difference, steady, viewer_document
+from orchestrator.page.feed import VIEWERS_MAX, Calm, Feed, difference, steady, viewer_document
 
 if TYPE_CHECKING:
     from orchestrator.page.source import Source
@@ -136,3 +136,18 @@ def test_a_viewer_is_told_each_event_once_and_of_many_the_newest(newest: int) ->
     assert heard[0]["event"] == "snapshot"
     told = [int(m["id"]) for m in heard if m["event"] == "event"]
     assert told == list(range(max(2, newest - 255), newest + 1)), "of those since it began to look"
+
+
+def test_who_has_looked_takes_no_place_of_who_looks() -> None:
+    async def look() -> tuple[bool, bool]:
+        source = Told(3)
+        feed = Feed(cast("Source", source), poll_s=0.01)
+        views = [feed.view("t", None) for _ in range(VIEWERS_MAX)]
+        for view in views:
+            await anext(view)
+        was_full = feed.is_full
+        for view in views:
+            await cast("Any", view).aclose()
+        return was_full, feed.is_full
+
+    assert asyncio.run(look()) == (True, False)

@@ -127,3 +127,17 @@ def test_json_of_others_is_bounded_in_depth() -> None:
         deep = [deep]
     with pytest.raises(Misfit, match="nested"):
         cleaned_json(deep)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [10**400, -(10**400), 1 << 63, float("nan"), float("inf")],
+    ids=["huge", "minus huge", "65 bits", "NaN", "infinite"],
+)
+def test_a_number_that_nothing_could_keep_is_refused_wherever_it_is(number: float) -> None:
+    """The journal keeps integers of 64 bits, and JSON has no others than finite numbers."""
+    for holds in (number, [number], {"a": [{"b": number}]}):
+        with pytest.raises(Misfit, match="which nothing could keep"):
+            cleaned_json(holds)
+    kept = {"a": [(1 << 63) - 1, 1.5]}
+    assert cleaned_json(kept) == kept

@@ -1,4 +1,10 @@
-"""In how many files a field of a report stands, of those that a report passes: each more is one more to edit."""
+"""In how many files a field of a report stands: each more is one more to edit.
+
+The aim is a median of 5. It is kept where the files are counted which a report passes, and the names which stand for a
+fact of a report alone. By name alone, in all files and with words of every day such as `task`, `code` and `error`,
+whose declarations have mostly nothing to do with reports, it is 7; the second limit keeps that from growing. A new
+fact stands in two: its row, and the line that measures it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +31,10 @@ PASSED = {
 """The modules that declare what a report says. Who imports one of them has to do with reports."""
 
 FILES_MAX = 5
-"""The limit of the median."""
+"""The limit of the median, in files that a report passes."""
+
+FILES_BY_NAME_MAX = 7
+"""The limit of the median in all files, of all names."""
 
 
 _IMPORT = re.compile(r"^\s*from (orchestrator[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -75,17 +84,20 @@ def homonyms() -> set[str]:
 
 def test_a_field_of_a_report_stands_in_few_files() -> None:
     where: dict[object, set[str]] = {}
+    passed: dict[object, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        if passes(module, text):
-            for name in named(ast.parse(text)):
-                where.setdefault(name, set()).add(module)
-    fields = {
-        name
-        for type_ in (reports.Task, reports.TaskExit, reports.HostSample)
-        for name in get_type_hints(type_)
-    } - homonyms()
-    assert len(fields) > 25, "most fields are counted"
-    counts = sorted((len(where[name]), name) for name in fields)
+        is_passed = passes(module, text)
+        for name in named(ast.parse(text)):
+            where.setdefault(name, set()).add(module)
+            if is_passed:
+                passed.setdefault(name, set()).add(module)
+    types = (reports.Task, reports.TaskExit, reports.HostSample)
+    fields = {name for type_ in types for name in get_type_hints(type_)}
+    own = fields - homonyms()
+    assert len(own) > 25, "most fields are counted"
+    counts = sorted((len(passed[name]), name) for name in own)
     assert median(count for count, _ in counts) <= FILES_MAX, counts
+    by_name = sorted((len(where[name]), name) for name in fields)
+    assert median(count for count, _ in by_name) <= FILES_BY_NAME_MAX, by_name

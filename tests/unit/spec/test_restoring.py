@@ -109,7 +109,14 @@ def test_each_kind_says_why(tmp_path: Path) -> None:
     two = {"strategy": "multi_worker_mirrored", "tasks": "{replicas: 2}"}
     assert fault_costs(plan_of(tmp_path, plain))["why"].startswith("nothing is kept: give `checkpoint:")
     own = plan_of(tmp_path, plain, KEPT + "  transparent: true\n", **two)
-    assert fault_costs(own) == {"kind": "nothing", "why": "a survivor hands over its state (rescue)"}
+    untried = {"kind": "nothing", "why": "a survivor hands over its state (rescue: not rehearsed yet)"}
+    assert fault_costs(own) == fault_costs(own, "", ["1.0 MB in 0.1 s", ""]) == untried
+    tried = fault_costs(own, "", ["1.0 MB in 0.1 s", "1.0 MB in 0.2 s"])
+    assert tried == {"kind": "nothing", "why": "a survivor hands over its state (rescue: 1.0 MB in 0.1 s)"}
+    assert fault_costs(own, "", ["1.0 MB in 0.1 s", "no: the disk is full"]) == {
+        "kind": "since-save",
+        "why": "it saves as often as costs least; a survivor would hand over nothing: the disk is full",
+    }
     assert fault_costs(own, "its optimizer cannot be read")["kind"] == "since-save", "the run has found out"
     ten = plan_of(
         tmp_path, plain, "  checkpoint: {dir: /shared/t, every: 10m}\n  transparent: true\n", "mirrored"
@@ -117,6 +124,45 @@ def test_each_kind_says_why(tmp_path: Path) -> None:
     assert fault_costs(ten) == {"kind": "since-save", "why": "at most 10 min"}
     off = replace(own, restart=replace(own.restart, rescue_s=0.0))
     assert fault_costs(off)["kind"] == "since-save"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("steps_per_execution=4", "steps_per_execution=4"),
+        ("'adam', jit_compile=True", "jit_compile=True"),
+        ("steps_per_execution=1, jit_compile=False", ""),
+        ("steps_per_execution=many", ""),
+        ("jit_compile='auto'", ""),
+    ],
+)
+def test_what_keeps_steps_from_being_handed_over_is_said_before_the_start(
+    tmp_path: Path, given: str, why: str
+) -> None:
+    two = {"strategy": "multi_worker_mirrored", "tasks": "{replicas: 2}"}
+    script = HEAD + f"model.compile({given})\n" + FIT
+    costs = fault_costs(plan_of(tmp_path, script, KEPT + "  transparent: true\n", **two))
+    assert costs["kind"] == ("since-save" if why else "nothing")
+    if why:
+        said = f"train.py:3 has {why}, whose steps are not atomic"
+        assert costs["why"] == f"it saves as often as costs least; a survivor would hand over nothing: {said}"
+    one = fault_costs(plan_of(tmp_path, script, KEPT + "  transparent: true\n", "mirrored"))
+    assert one["why"] == "it saves as often as costs least", "there is no survivor"
+    strategy = (
+        "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\nimport orchestrator.keras\n"
+    )
+    with_callback = strategy + script.replace("=callbacks", "=[orchestrator.keras.Checkpoint()]")
+    assert fault_costs(plan_of(tmp_path, with_callback, KEPT, **two))["kind"] == costs["kind"]
+
+
+def test_a_loop_of_train_on_batch_begins_anew_under_transparent(tmp_path: Path) -> None:
+    loop = HEAD + "for batch in batches:\n    model.train_on_batch(*batch)\n"
+    kept = KEPT + "  transparent: true\n"
+    said = (
+        "train.py:4 trains by train_on_batch, a loop of the script's own: `transparent: true` keeps only fits"
+    )
+    assert fault_costs(plan_of(tmp_path, loop, kept, "mirrored")) == {"kind": "everything", "why": said}
+    assert fault_costs(plan_of(tmp_path, loop + FIT, kept, "mirrored"))["kind"] == "since-save"
 
 
 def test_advice_alone_lets_the_script_survive(tmp_path: Path) -> None:

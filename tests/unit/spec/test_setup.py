@@ -75,6 +75,11 @@ def test_offline_takes_directories_of_the_head_and_hosts_are_told_of_no_index(tm
     )
 
 
+def test_other_constraints_are_another_environment() -> None:
+    keys = {Environment("r.txt", "six", text, None, offline=False).key("python3") for text in ("", "six<2")}
+    assert len(keys) == 2
+
+
 def test_what_an_engine_lends_is_not_set_up(tmp_path: Path) -> None:
     file = spec(tmp_path, "six\n")
     file.write_text(

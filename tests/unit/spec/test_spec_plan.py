@@ -106,6 +106,20 @@ def test_a_local_host_runs_what_orch_runs_and_its_checkpoints_are_beside_the_fil
     assert [task.slot for task in plan.tasks] == [0, 1]
 
 
+def test_the_memory_that_tasks_need_is_in_the_plan_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    asked = MINIMAL.replace("{replicas: 2}", "{replicas: 2, memory: 64GiB}")
+    (tmp_path / "cluster.yaml").write_text(asked)
+    plan, _ = load_plan(tmp_path / "cluster.yaml")
+    assert [ask.memory_bytes for ask in plan.needs] == [64 << 30]
+    assert document(plan)["needs"] == {"worker": "`memory` of 64 GiB"}
+    (tmp_path / "cluster.yaml").write_text(MINIMAL)
+    assert document(load_plan(tmp_path / "cluster.yaml")[0])["needs"] == {}
+    (tmp_path / "cluster.yaml").write_text(asked.replace("64GiB", "lots"))
+    with pytest.raises(SpecError, match=r"cluster.yaml:4:.*memory"):
+        load_plan(tmp_path / "cluster.yaml")
+
+
 def test_the_same_file_by_another_path_gives_the_same_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

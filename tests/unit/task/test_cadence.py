@@ -163,3 +163,18 @@ def test_what_a_save_raises_is_raised_at_the_next_one() -> None:
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-3", "x", "0"])
 def test_a_wrong_expectation_of_failures_counts_as_none(text: str) -> None:
     assert Wish.read({}, {"ORCH_FAILURE_EVERY_S": text}).failure_s == 84 * 3600
+
+
+def test_a_script_that_ends_waits_for_its_last_save() -> None:
+    """Python ends without those of its threads that are daemons."""
+    writer, may_end = Writer(), threading.Event()
+
+    def save() -> None:
+        may_end.wait(60)
+
+    writer.write(save)
+    (saving,) = (thread for thread in threading.enumerate() if thread.name == "orch-save")
+    waits = not saving.daemon
+    may_end.set()
+    writer.wait()
+    assert waits

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator import runtime
+from orchestrator.task import this_task
 from orchestrator.task.link import Link
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Comparison, Hooks, said_apart, trim
+from orchestrator.task.transparent.protected import Held, packed, unpacked
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.reporter import Reporter
 
@@ -214,6 +217,129 @@ def test_a_long_list_that_grows_is_taken_back_too() -> None:
     fit.callbacks[0].ended.append(1)
     position, _ = fit.interrupted(0, 0)
     assert len(position.callbacks["Counts 0"]["ended"][1]) == 1000
+
+
+def test_a_long_list_within_another_value_is_kept_when_it_is_taken_back() -> None:
+    """As History has it in the evaluation after 257 epochs."""
+    fit = Fit(Counts())
+    fit.callbacks[0].logs = {"loss": [0.5] * 300}
+    fit.hooks.may_be_taken_back()
+    fit.callbacks[0].logs["loss"].append(7)
+    position, _ = fit.interrupted(0, 0)
+    again = Counts()
+    memory(again).recall(json.loads(json.dumps(position.callbacks)), {})
+    assert again.logs == {"loss": [0.5] * 300}
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list of the script's own, which it protects."""
+    seen: list[Any] = []
+
+    def restore(state: list[Any]) -> None:
+        seen[:] = state
+
+    monkeypatch.setattr(this_task, "protected", {})
+    monkeypatch.setattr(this_task, "held", None)
+    monkeypatch.setenv("ORCH_CHECKPOINT_DIR", "/checkpoints")
+    runtime.protect("seen", save=lambda: seen, restore=restore)
+    return seen
+
+
+@pytest.mark.parametrize("told", [None, -1, 1])
+def test_what_a_script_protects_is_of_the_last_step_that_was_done(seen: list[Any], told: int | None) -> None:
+    """Its callbacks change what lies outside of them, also for the step that then fails."""
+
+    class Sees(Counts):
+        def on_train_batch_begin(self) -> None:
+            seen.append("begun")
+
+        def on_train_batch_end(self, batch: int, _logs: Any = None) -> None:
+            seen.append(batch)
+
+    fit = Fit(Sees(), Sees())
+    fit.step()
+    done = ["begun", "begun", 0, 0]
+    if told is None:  # the second step has begun, and is not done
+        fit.hooks.may_be_taken_back(of_step=True)
+        seen.append("begun")
+        position, _ = fit.interrupted(1, 1)
+    else:
+        fit.step(told)
+        position, _ = fit.interrupted(2, 1)
+        done += ["begun", "begun", *([1] if told == 1 else [])]
+    seen[:] = []
+    again = Fit(Sees(), Sees())
+    again.hooks.memory.recall(json.loads(json.dumps(position.callbacks)), {})
+    assert seen == done
+    if position.unfinished is not None:
+        again.hooks.finish_step(position.unfinished, 1, {})
+        assert seen == ["begun", "begun", 0, 0, "begun", "begun", 1, 1], "no callback is told twice"
+
+
+def test_what_a_callback_changed_outside_of_itself_at_an_epochs_end_is_kept_with_it(seen: list[Any]) -> None:
+    class Sees(Counts):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            super().on_epoch_end(epoch, logs)
+            seen.append(epoch)
+
+    fit = Fit(Sees(), Sees())
+    fit.step()
+    fit.hooks.ends(EPOCH_END, {"loss": 0.5})
+    fit.tell("on_epoch_end", 1, 0)
+    seen.append("half")
+    position, _ = fit.interrupted(1, 1)
+    again = Fit(Sees(), Sees())
+    again.hooks.memory.recall(json.loads(json.dumps(position.callbacks)), {})
+    assert (seen, [each.epochs for each in again.callbacks]) == ([0], [1, 0])
+
+
+def test_in_a_loop_what_is_protected_is_held_when_a_step_is_told(seen: list[Any]) -> None:
+    held, steps = Held(), [0]
+    assert held.behind() == ""
+    held.counted = lambda: steps[0]
+    this_task.held = held
+    assert held.behind() == ""
+    for step in (1, 2):
+        steps[0] = step
+        assert held.behind(most=1) == ""
+        assert "is of 1 steps before: `runtime.report` was not called" in held.behind()
+        seen.append(step)
+        runtime.report(step)
+        assert held.behind() == ""
+    seen.append("of the step that fails")
+    with held.handing_over():
+        assert held.state_of("seen") == [1, 2]
+    assert held.state_of("seen") == [1, 2, "of the step that fails"], "a save of the script's own"
+
+
+def test_what_is_protected_comes_back_as_it_was() -> None:
+    import numpy as np
+
+    state = {"raw": b"a\0b", "each": [1, 2.5, "c", None, True], 7: (np.arange(6.0).reshape(2, 3), {"x"})}
+    found = unpacked(packed(state))
+    assert repr(found) == repr(state)
+
+
+def test_what_cannot_be_protected_is_refused_where_the_script_says_it(
+    seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_state: Any) -> None: ...
+
+    with pytest.raises(
+        TypeError, match=r"protect\('open'\): what `save` returns holds a object, which cannot be"
+    ):
+        runtime.protect("open", save=lambda: {"file": object()}, restore=nothing)
+    with pytest.raises(ValueError, match="'seen' is no new name: give each part of the state its own"):
+        runtime.protect("seen", save=list, restore=nothing)
+    with pytest.raises(ValueError, match="'' is no new name"):
+        runtime.protect("", save=list, restore=nothing)
+    this_task.held = Held()
+    with pytest.raises(
+        ValueError, match=r"protect\('late'\) comes too late: call it before `runtime.rescue`"
+    ):
+        runtime.protect("late", save=list, restore=nothing)
+    assert list(this_task.protected) == ["seen"]
 
 
 @pytest.mark.parametrize("separator", [",", ";"])

@@ -19,6 +19,8 @@ from orchestrator.task.transparent import backup, rescue
 from orchestrator.task.transparent.atomic import Atomic as RealAtomic
 from orchestrator.task.transparent.atomic import NotAtomic, own
 from orchestrator.task.transparent.backup import Position
+from orchestrator.task.transparent.protected import Held
+from orchestrator.task.transparent.remembered import Protected
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rescue import Rescue
 from orchestrator.task.transparent.saver import Saver
@@ -286,7 +288,7 @@ def test_a_rehearsal_says_how_much_would_be_handed_over_or_why_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np = pytest.importorskip("numpy")
-    task, said = World(tmp_path, "worker:1"), list[str]()
+    task, said, averaged = World(tmp_path, "worker:1"), list[str](), list[str]()
     monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path))
     monkeypatch.setattr(Atomic, "value", lambda _, each: each)
     assert task.rescue.rehearse() == "no: no fit is going on"
@@ -298,10 +300,14 @@ def test_a_rehearsal_says_how_much_would_be_handed_over_or_why_nothing(
             task.atomic.done, task.atomic.refusal = done, refusal
             said.append(task.rescue.rehearse())
         task.atomic.refusal = None
+        task.groups["model"].append(SimpleNamespace(name="batch_normalization/moving_mean:0", nbytes=8))
+        averaged.append(task.rescue.rehearse())
         monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path / "gone"))
         said.append(task.rescue.rehearse())
 
     task.rescue.during(fits, task.model, task.setting)
+    assert averaged[0].endswith(" s, but for moving averages")
+    assert not said[1].endswith("averages")
     assert said[0] == "no: no step has been made since the start"
     assert said[1].startswith("9.0 MB in ")
     assert said[2] == "no: it has two optimizers"
@@ -530,6 +536,39 @@ def test_a_loop_hands_over_a_checkpoint_whose_index_comes_last(
     assert moved == [f"{name}.about", f"{name}.data-00000-of-00001", f"{name}.index"]
     assert sorted(path.name for path in (task.shared / "inner").iterdir()) == sorted(moved)
     assert task.told["step"] == 57
+
+
+def test_a_loop_hands_over_nothing_where_what_it_protects_is_not_of_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is done, and its peer died before the script's own lines for it."""
+    task, seen = World(tmp_path, "worker:0"), [1]
+    monkeypatch.setattr(rescue, "Atomic", Atomic)
+    monkeypatch.setattr(rescue, "_Tracked", lambda checkpoint: checkpoint)
+    monkeypatch.setenv("ORCH_CHECKPOINT_DIR", str(task.own))
+    monkeypatch.setattr(this_task, "protected", {"seen": Protected(lambda: seen, seen.extend)})
+    monkeypatch.setattr(this_task, "held", Held())
+
+    class Holding(Checkpoint):
+        def write(self, path: str) -> None:
+            seen.append(9)  # what the script did for the step that failed
+            held.append(list(this_task.held.state_of("seen")))
+            super().write(path)
+
+    held: list[list[int]] = []
+    manager = SimpleNamespace(directory=str(task.own), checkpoint=Holding())
+    task.rescue.loop(manager, Variable(57), chief=True)
+    atomic: Any = task.rescue._newest
+    for done, why, is_ready in ((58, "is of 1 steps before", True), (59, "is of 2 steps before", False)):
+        this_task.held._held = (57, {})
+        atomic.done, task.said[:] = done, []
+        task.rescue.failed(GONE)
+        assert why in task.why
+        assert task.rescue.is_ready() is is_ready, "while a step is made, it is of the one before"
+    this_task.held.told_step()
+    task.said[:] = []
+    task.rescue.failed(GONE)
+    assert (task.told["step"], held) == (57, [[1]])
 
 
 PLANTED = (

@@ -128,8 +128,7 @@ def keep(state_dir: str, lent: Lent) -> None:
 
 def forget(state_dir: str, lent: Lent) -> None:
     """Remove its file, once none of its objects is left."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(state_dir, lent.id))
+    durable.remove(_path(state_dir, lent.id))
 
 
 def read(state_dir: str, allocation: str) -> Lent | None:

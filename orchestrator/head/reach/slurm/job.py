@@ -5,7 +5,6 @@ It is the state directory of the coordinator in the job's batch step, and lies o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -98,8 +97,7 @@ def forget_secrets(state_dir: str) -> None:
         if os.path.isdir(place):
             shutil.rmtree(place, ignore_errors=True)
         else:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(place)
+            durable.remove(place)
 
 
 def waiting(job: Job) -> str | None:

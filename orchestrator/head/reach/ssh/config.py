@@ -277,7 +277,8 @@ def _hop(
     port = port or (int(configured) if configured.isdecimal() else SSH_PORT)
     alias = settings.get("hostkeyalias")
     agent = str(settings.get("identityagent") or "")
-    files = _identity_files(host, settings)
+    files = [host.identity_file] if host.identity_file else [*map(str, _listed(settings.get("identityfile")))]
+    known_hosts = _files(settings, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2", home)
     return Hop(
         address=address,
         port=port,
@@ -288,7 +289,7 @@ def _hop(
         ),
         identity_explicit=bool(files),
         identities_only=str(settings.get("identitiesonly", "no")).lower() == "yes",
-        known_hosts=_known_hosts(host, settings, home),
+        known_hosts=(_expand(host.known_hosts, home),) if host.known_hosts else known_hosts,
         bastion=bastion,
         system_known_hosts=_files(settings, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS, home),
         revoked_keys=_files(settings, "revokedhostkeys", "none", home),
@@ -360,19 +361,6 @@ def _without_comment(line: str) -> str:
         if letter == "#" and not quoted and (at == 0 or line[at - 1].isspace()):
             return line[:at].rstrip()
     return line
-
-
-def _identity_files(host: HostPlan, settings: Mapping[str, object]) -> list[str]:
-    if host.identity_file:
-        return [host.identity_file]
-    configured = settings.get("identityfile")
-    return [str(file) for file in configured] if isinstance(configured, list) else []
-
-
-def _known_hosts(host: HostPlan, settings: Mapping[str, object], home: Path) -> tuple[Path, ...]:
-    if host.known_hosts:
-        return (_expand(host.known_hosts, home),)
-    return _files(settings, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2", home)
 
 
 def _files(settings: Mapping[str, object], keyword: str, default: str, home: Path) -> tuple[Path, ...]:

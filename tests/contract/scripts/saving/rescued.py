@@ -7,6 +7,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+from orchestrator import runtime
 from orchestrator.keras import Checkpoint
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -23,6 +24,16 @@ with strategy.scope():
         [keras.layers.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(2, "softmax")]
     )
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-slowly = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda _batch, logs=None: time.sleep(0.02))
+begun: list[int] = []  # outside of all callbacks: for which steps they were told that they begin
+runtime.protect("begun", save=lambda: begun, restore=lambda state: begun.__setitem__(slice(None), state))
+
+
+def begin(batch, logs=None):
+    """Remember the step, and wait a little: it may be interrupted."""
+    begun.append(batch)
+    time.sleep(0.02)
+
+
+slowly = keras.callbacks.LambdaCallback(on_train_batch_begin=begin)
 model.fit(data, epochs=3, validation_data=data.take(4), callbacks=[Checkpoint(), slowly], verbose=0)
-np.savez(sys.argv[1], *map(np.asarray, model.get_weights()))
+np.savez(sys.argv[1], *map(np.asarray, model.get_weights()), begun)

@@ -1,0 +1,47 @@
+"""The slowest tests begin first in each process: xdist shares what was collected in parts, one after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import SLOWEST, slowest_first
+
+
+class Item:
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+def shared(items: list[Any], parts: int) -> list[list[str]]:
+    """Return what each process gets, as `--dist worksteal` cuts it."""
+    left, found = [item.nodeid for item in items], []
+    for remaining in range(parts, 0, -1):
+        size = len(left) // remaining
+        found.append(left[:size])
+        del left[:size]
+    return found
+
+
+@pytest.mark.parametrize("count", range(1, 23))
+@pytest.mark.parametrize("slow", [0, 1, 4, 7, 22])
+def test_each_process_begins_with_its_slow_ones_and_none_is_left_out(count: int, slow: int) -> None:
+    names = [f"t{number}" for number in range(count)]
+    slowest = [f"t{number}" for number in range(count - 1, -1, -1)][:slow]
+    ordered = slowest_first([Item(name) for name in names], slowest, 4)  # type: ignore[misc]
+    assert sorted(item.nodeid for item in ordered) == sorted(names)
+    parts = shared(ordered, 4)
+    for part in parts:
+        mine = [name for name in slowest if name in part]
+        assert part[: len(mine)] == mine, "the slowest first, then the others"
+    begun = [part[0] for part in parts if part]
+    assert set(slowest[: len(begun)]) & set(names) <= set(begun), "each of the slowest is somebody's first"
+    rest = [item.nodeid for item in ordered if item.nodeid not in slowest]
+    assert rest == [name for name in names if name not in slowest], "the others keep the order of their files"
+
+
+def test_the_names_are_those_of_tests() -> None:
+    for name in SLOWEST.read_text().splitlines():
+        path, _, test = name.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (SLOWEST.parents[1] / path).read_text(), name

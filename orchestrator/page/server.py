@@ -28,6 +28,7 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.head.api.bodies import bounded_body
+from orchestrator.head.node import tensorboards
 from orchestrator.page.feed import POLL_S, Feed
 from orchestrator.page.guard import IS_OWNER, LOCAL, MAY_ACT, METRICS, Base, Guard, Keys, Tickets
 from orchestrator.page.source import Source
@@ -110,6 +111,7 @@ class Page:
     def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
         self._source, self._feed = source, Feed(source, poll_s=poll_s)
         self._tickets = Tickets()
+        self.tensorboards = tensorboards.TensorBoards()
 
     async def file(self, request: Request) -> Response:
         """Return one of our files, and no other."""
@@ -183,13 +185,16 @@ class Page:
     async def act(self, request: Request) -> Response:
         """Do what a person has confirmed."""
         verb = request.path_params["verb"]
-        if verb not in ACTIONS:
+        if verb not in (*ACTIONS, "tensorboard"):
             raise HTTPException(404)
         raw = await bounded_body(request, _BODY_BYTES_MAX)
         if raw is None:
             raise HTTPException(413)
         body = json.loads(raw) if raw else {}
         run_id = await _thread(self._source.run_id, request.path_params["run"])
+        if verb == "tensorboard":
+            started = self.tensorboards.start(run_id)  # by this thread, which lasts as long as the page
+            return JSONResponse({"address": await _thread(tensorboards.address, started)}, status_code=202)
         return JSONResponse(await _thread(self._source.act, run_id, verb, body), status_code=202)
 
 

@@ -92,3 +92,21 @@ def test_row_70_a_full_disk_loses_plots_and_no_run(local_cluster: Cluster) -> No
             local_cluster.ok("why", "t")
         finally:
             local_cluster.close()  # it keeps files open on that disk
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(180)
+def test_single_steps_of_a_fast_fit_are_seen_and_on_nonfinite_stops_at_one(local_cluster: Cluster) -> None:
+    """Its train_step says each step's own loss: a spike, and a NaN that none follows."""
+    here = local_cluster
+    spec = here.spec(tasks=1, script="fits_fast.py", checkpoint=False, on_nonfinite="stop")
+    here.orch("up", spec, "--wait", timeout=150)
+    run = here.run()
+    assert (run["phase"], run["first_cause"]["cause"]) == ("FAILED", "nonfinite"), here.ok("why", "t")
+    assert "loss is nan since step 700" in here.ok("why", "t")
+    query = {"names": "loss", "x": "step", "from_step": "1", "to_step": "690", "buckets": "4000"}
+    (loss,) = here.get(f"/v1/runs/{quote(run['run_id'])}/series", **query)["series"]
+    assert dict(zip(loss["x"], loss["y"], strict=True))[300] == 50.0
+    # So fast, neighbours of one report share a row, with their number: no value is missing from it.
+    counted = sum(n for _, _, n in loss["means"]) if "means" in loss else len(loss["x"])
+    assert counted >= 690

@@ -332,8 +332,25 @@ def test_the_line_that_shows_images_and_histograms_is_told(shown: Page) -> None:
     shown.tab.get_by_role("button", name="Images", exact=True).click()
     assert shown.text("dialog pre") == f"orch tensorboard {RUN}"
     assert "no login" in shown.text("dialog")
+    assert shown.tab.get_by_role("button", name="Start it").count() == 0, "it only reads"
     shown.tab.get_by_role("button", name="Close").click()
     assert not shown.tab.locator("dialog pre").is_visible()
+
+
+def test_with_actions_tensorboard_is_started_and_linked_to_and_a_refusal_is_said(acting: Page) -> None:
+    run_shown(acting)
+    acting.answer(tensorboard={"status": 409, "body": {"error": {"message": "TensorBoard is not installed"}}})
+    acting.tab.get_by_role("button", name="Images", exact=True).click()
+    start = acting.tab.get_by_role("button", name="Start it")
+    start.click()
+    acting.tab.get_by_text("TensorBoard is not installed").wait_for()
+    acting.answer(tensorboard={"address": "http://127.0.0.1:6543/"})
+    start.click()
+    link = acting.tab.get_by_role("link", name="http://127.0.0.1:6543/")
+    link.wait_for()
+    assert (link.get_attribute("href"), link.get_attribute("rel")) == ("http://127.0.0.1:6543/", "noopener")
+    assert "ssh -L 6543:127.0.0.1:6543 HEAD" in acting.text("dialog")
+    assert [each["run"] for each in acting.asked("tensorboard")] == [RUN] * 2
 
 
 def test_a_killed_run_promises_nothing(shown: Page) -> None:

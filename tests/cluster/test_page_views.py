@@ -284,6 +284,7 @@ def test_of_many_tasks_the_middle_is_shown_and_who_is_apart(looked: Looked) -> N
     for low, middle, high in zip(told["low"], told["middle"], told["high"], strict=True):
         assert 90 <= low <= middle <= high <= 93
     page.get_by_role("button", name="What tasks, hosts and GPUs use").click()
+    page.get_by_text("by host, not by task").wait_for()
     page.get_by_text(re.compile("median and .* of 30")).wait_for()
     page.get_by_role("heading", name="CPU (%) of tasks").wait_for()
     page.get_by_role("heading", name="power (W) of GPUs").wait_for()

@@ -56,7 +56,8 @@ class _Line:
     level: Level = field(compare=False, default="info")
 
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_STAMPS = re.compile(r"^\d+(?:\.\d+)? [oeg](?: |$)", re.MULTILINE)
 _SPECIAL = re.compile(r"\\.|\[\]?[^\]]*\]|.?\{[^}]*\}|.?[*?]|[.^$+]", re.DOTALL)
 
 
@@ -84,10 +85,22 @@ class _Filter:
         there = self._text if self._pattern is None else _surely_in(text).lower()
         # Bytes are compared without the case of ASCII letters only.
         self._bytes = there.encode() if there.isascii() else b""
+        # What looks around a match, or gives nothing back, may fit a line and not the block that it stands in.
+        is_odd = re.search(r"\(\?[^:]|\\[AZ]|[*+?}]\+", text)
+        self._of_lines = (
+            None if self._pattern is None or is_odd else re.compile(text, re.IGNORECASE | re.MULTILINE)
+        )
+        self._is_of_begins = "^" in text
 
     def may_be_in(self, block: bytes) -> bool:
-        # An escape may stand within the text that is looked for.
-        return not self._bytes or self._bytes in block.lower() or b"\x1b" in block
+        if self._bytes and b"\x1b" not in block:  # an escape may stand within the text that is looked for
+            return self._bytes in block.lower()
+        if not self._text or (self._pattern is not None and self._of_lines is None):
+            return True
+        text = _ESCAPE.sub("", block.decode("utf-8", "replace"))
+        if self._of_lines is None:
+            return self._text in text.lower()
+        return self._of_lines.search(_STAMPS.sub("", text) if self._is_of_begins else text) is not None
 
     def is_in(self, text: str) -> bool:
         text = _ESCAPE.sub("", text) if "\x1b" in text else text

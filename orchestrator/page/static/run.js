@@ -10,6 +10,7 @@ import {
   linkTo,
   memo,
   page,
+  postAction,
   put,
   report,
   route,
@@ -248,13 +249,37 @@ export class RunView {
     const line = `orch tensorboard ${this.id}`;
     const close = h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Close");
     const copy = h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(line) }, "Copy");
+    const said = h("p", { role: "status" });
+    const start = async (event) => {
+      event.target.disabled = true;
+      setText(said, "Fetching the files, and starting it…");
+      try {
+        const { address } = await postAction(this.id, "tensorboard", {});
+        const port = new URL(address).port;
+        put(
+          said,
+          h("a", { href: address, target: "_blank", rel: "noopener" }, address),
+          ` From another machine, first: ssh -L ${port}:127.0.0.1:${port} HEAD. It ends with the page's server.`,
+        );
+      } catch (error) {
+        setText(said, error.message);
+        event.target.disabled = false;
+      }
+    };
     put(
       dialog,
       h("h2", {}, "Images and histograms"),
       h("p", {}, "TensorBoard shows what the script has written for it. In a terminal of this machine:"),
       h("pre", { class: "doc", tabindex: "0" }, line),
       h("p", { class: "dim" }, "It has no login: all users of the machine can read what it serves."),
-      h("div", { class: "actions" }, copy, close),
+      said,
+      h(
+        "div",
+        { class: "actions" },
+        page.actions && h("button", { type: "button", onclick: start }, "Start it"),
+        copy,
+        close,
+      ),
     );
     dialog.showModal();
   }

@@ -232,11 +232,13 @@ export class RunPlots {
     if (!shown) {
       this.clearUse();
       this.useArea.remove();
+      this.useNote.remove();
       this.useArea = null;
       return;
     }
     this.useArea = h("div", { class: "plots" });
-    this.moreArea.after(this.useArea);
+    this.useNote = h("p", { class: "dim" }, "The kernel counts what goes over the network by host, not by task.");
+    this.moreArea.after(this.useNote, this.useArea);
     this.showUse();
   }
 

@@ -195,6 +195,8 @@ def test_a_search_passes_over_blocks_and_finds_what_reading_every_line_finds(
         {"q": r"n[a]n of 0\.\d+", "regex": "yes"},
         {"q": "(überlauf|nothing) nan", "regex": "yes"},
         {"q": "^step 7", "regex": "yes"},
+        {"q": r"^(step 1402|nobody).*nan of .*\d$", "regex": "yes"},
+        {"q": r"(?<=step )701 |(?<!step )nobody", "regex": "yes"},
     ):
         found: list[str] = []
         before, pages = "", 0
@@ -206,6 +208,13 @@ def test_a_search_passes_over_blocks_and_finds_what_reading_every_line_finds(
         wanted = [line for line in said for _ in range(2) if pattern.search(line)]
         assert found == wanted, query
         assert pages < 400
+    for query in (
+        {"q": "no(thing|body)", "regex": "yes"},
+        {"q": "^(nothing|loss)", "regex": "yes"},
+        {"q": "nobody"},
+    ):
+        page = log_pages.document(logs, RUN, {**query, "limit": "50"})
+        assert (page["lines"], page["before"]) == ([], None), "no line is read one by one, coloured or not"
     refused = {"q": "(", "regex": "yes"}
     with pytest.raises(ValueError, match="is no regular expression"):
         log_pages.document(logs, RUN, refused)

@@ -5,7 +5,7 @@ Pure functions. The places themselves are chosen by `launching.placement`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
@@ -70,6 +70,8 @@ class Known:
     """By machine, in words, or by the name where nobody knew it: why, as the end of a sentence about the host."""
     numbers: Mapping[tuple[str, Gpu], int] = field(default_factory=dict)
     """The number of each GPU, by its host's address and its UUID (`conflicts.gpu_numbers`)."""
+    visited: Mapping[str, Collection[Machine]] = field(default_factory=dict)
+    """By the name of runs: where those that have ended were."""
 
     def has_choice(self, plan: Plan) -> bool:
         """Return whether a place is to be chosen: others are possible, or the only one is not to be used."""
@@ -149,8 +151,9 @@ class Held:
     def occupied(self, plan: Plan, known: Known, now: Instant) -> dict[str, Occupied]:
         """Return what is not free of a plan's hosts."""
         found: dict[str, Occupied] = {}
+        visited = known.visited.get(plan.name, ())
         for host in plan.hosts:
-            address = host.address
+            address, has_been = host.address, bool(visited) and machine(host) in visited
             ours, tasks = self.leases.get(address, _NOTHING), self.tasks.get(address, 0)
             seen = known.of(host, now) if known.seen else None
             why = (known.why_drained(host) if known.drained else "") or (
@@ -158,16 +161,16 @@ class Held:
             )
             if seen is not None:
                 ours, why = ({**seen.leases, **ours} if seen.leases else ours), why or seen.why
-            elif not ours and not tasks and not why:
+            elif not ours and not tasks and not why and not has_been:
                 continue
             leases, slots = ours, _NO_SLOT
             if str in map(type, ours) or (known.numbers and str in map(type, host.gpus)):
                 leases, slots = _told_apart(host, ours, known)
             if seen is None:
-                found[host.name] = Occupied(leases, slots, tasks, why)
+                found[host.name] = Occupied(leases, slots, tasks, why, has_been=has_been)
                 continue
             memory = min(seen.free_bytes, seen.memory_bytes - self.memory.get(address, 0))
-            found[host.name] = Occupied(leases, slots, tasks, why, seen.gpu_bytes, memory)
+            found[host.name] = Occupied(leases, slots, tasks, why, seen.gpu_bytes, memory, has_been)
         return found
 
 

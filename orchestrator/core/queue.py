@@ -36,6 +36,7 @@ from orchestrator.core.pool import (
     Placed,
     find,
     in_vain,
+    machine,
     placed,
     same_hosts,
     sentence,
@@ -104,13 +105,21 @@ class QueueTurn:
 def turns(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[QueueTurn]:
     """Return the turns of all runs that wait, in their order."""
     runs = tuple(runs)
-    known = replace(known, numbers=conflicts.gpu_numbers(runs))
+    known = replace(known, numbers=conflicts.gpu_numbers(runs), visited=_visited(runs))
     waiting = [(run, run.phase_state) for run in runs if isinstance(run.phase_state, Queued)]
     held = list(_holding(runs, known))
     waiting.sort(key=lambda entry: (-_priority(entry[1], now), entry[1].since_at, entry[0].run_id))
     asks = [_ask(run, known) for run, _ in waiting]
     chooser = _Chooser(known, unfit(runs), now) if any(ask.plan is not None for ask in asks) else None
     return reckon(asks, held, now, chooser)
+
+
+def _visited(runs: Iterable[Run]) -> Mapping[str, set[Machine]]:
+    visited: defaultdict[str, set[Machine]] = defaultdict(set)
+    for run in runs:
+        if run.phase.is_terminal and run.generation:
+            visited[run.plan.name].update(machine(run.plan.host(task.host)) for task in run.tasks)
+    return visited
 
 
 def _holding(runs: Iterable[Run], known: Known) -> Iterator[tuple[Ask, Instant]]:

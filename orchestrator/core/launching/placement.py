@@ -55,6 +55,8 @@ class Occupied:
     """The memory of GPUs, as the driver says. A GPU of which it says nothing may have any."""
     memory_bytes: float = inf
     """The memory that is free, as the kernel says, without what runs that have begun asked for."""
+    has_been: bool = False
+    """Whether an earlier run of the same name was there: its code, environment and data may still be."""
 
 
 _FREE: Mapping[str, Occupied] = MappingProxyType({})
@@ -70,6 +72,7 @@ class _Room:
         "free",
         "host",
         "index",
+        "is_new",
         "is_whole",
         "memory_left",
         "others",
@@ -89,6 +92,7 @@ class _Room:
         if host.tasks_max is not None and occupied.slots:
             self.slots = min(host.slots, len(_free_slots(host, occupied)))
         self.others = occupied.tasks
+        self.is_new = not occupied.has_been
         self.taken: list[Ask] = []
         self._bytes = occupied.gpu_bytes
         self.memory_left = occupied.memory_bytes
@@ -141,12 +145,18 @@ class _Room:
         self._claims -= ask.needs
         self.memory_left += ask.memory_bytes or 0
 
-    def rank(self, ask: Ask) -> tuple[int, int, int, int]:
+    def rank(self, ask: Ask) -> tuple[int, int, int, bool, int]:
         """Return the order in which hosts are chosen for the next task; the lowest is first."""
         left = self.gpus_left
         # Of hosts with equally many GPUs left over, the one of many small tasks: that of a few large ones is soon whole
         others = -self.others if ask.needs else self.others
-        return (len(self.taken), left == 0 if ask.shares else left - ask.needs, others, self.index)
+        return (
+            len(self.taken),
+            left == 0 if ask.shares else left - ask.needs,
+            others,
+            self.is_new,
+            self.index,
+        )
 
     def holds(self, ask: Ask, most: int) -> int:
         """Return how many tasks of this request it could take, up to `most`."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import gang
+from orchestrator.core.measured import TaskMeasures
 from orchestrator.core.phases import rescue
 from orchestrator.core.plan import CheckpointPlan, TaskId
 from orchestrator.core.saving import Holds, Rescued
@@ -20,6 +21,7 @@ from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0, W1, W2 = (TaskId("worker", index) for index in range(3))
+TRIED: TaskMeasures = {"rescue": "315.0 MB in 2.1 s"}
 
 
 def training(*, gone: TaskId | None = W2, shared: bool = True, steps_per_s: float | None = None) -> Run:
@@ -40,9 +42,8 @@ def training(*, gone: TaskId | None = W2, shared: bool = True, steps_per_s: floa
             progress=replace(
                 task.progress,
                 global_step=240,
-                measured={} if steps_per_s is None else {"steps_per_s": steps_per_s},
+                measured=TRIED if steps_per_s is None else {**TRIED, "steps_per_s": steps_per_s},
                 rescues=True,
-                words={"rescue": "315.0 MB in 2.1 s"},
             ),
         )
         for task in run.tasks
@@ -76,7 +77,9 @@ def test_it_may_take_as_long_as_what_would_be_lost_took_and_the_patience_comes_a
 
 def test_who_has_not_tried_it_yet_has_longer_however_little_would_be_lost() -> None:
     run = training(steps_per_s=140.0)
-    run = run.with_task(replace(run.task(W1), progress=replace(run.task(W1).progress, words={})))
+    run = run.with_task(
+        replace(run.task(W1), progress=replace(run.task(W1).progress, measured={"steps_per_s": 140.0}))
+    )
     found = asked(run)
     assert found is not None
     assert found.rescue_ends_at == 50.0 + rescue.UNTRIED_S

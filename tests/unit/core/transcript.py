@@ -398,7 +398,7 @@ class Transcript:
                 restored=_restored(options["restored"]) if "restored" in options else None,
                 loaded=_loaded(options["loaded"]) if "loaded" in options else None,
                 rescues=options.get("rescues") == "yes",
-                words={"rescue": options.get("rescue", "1.0 MB in 0.1 s")},
+                measured={"rescue": options.get("rescue", "1.0 MB in 0.1 s")},
                 holds=Holds(*map(int, options["holds"].split("/"))) if "holds" in options else None,
             ),
             said=(("no-rescue", options["no_rescue"].replace("_", " ")),) if "no_rescue" in options else (),

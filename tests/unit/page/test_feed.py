@@ -142,7 +142,7 @@ def test_who_has_looked_takes_no_place_of_who_looks() -> None:
     async def look() -> tuple[bool, bool]:
         source = Told(3)
         feed = Feed(cast("Source", source), poll_s=0.01)
-        views = [feed.view("t", None) for _ in range(VIEWERS_MAX)]
+        views = [feed.view("t", None, shows_env=False) for _ in range(VIEWERS_MAX)]
         for view in views:
             await anext(view)
         was_full = feed.is_full

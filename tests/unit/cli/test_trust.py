@@ -163,6 +163,7 @@ def test_a_host_that_is_known_is_not_asked_about(session: Session) -> None:
     sshds = Sshds()
     sshds.trusted.append("gpu-a")
     trust(session, sshds, hosts_of(["gpu-a"]), ASK)
+    assert sshds.trusted == ["gpu-a"]
 
 
 def test_behind_a_bastion_it_takes_two_rounds(session: Session) -> None:

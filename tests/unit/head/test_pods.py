@@ -71,6 +71,7 @@ def test_a_pod_that_runs_waits_for_nothing() -> None:
             True,
         ),
         (held("CrashLoopBackOff", "back-off 10s", {"exitCode": 137, "reason": "OOMKilled"}), "OOMKilled", False),
+        (held("CrashLoopBackOff", "back-off 10s", {"exitCode": 143, "reason": "Error"}), "Error; Kubernetes", False),
         (held("CreateContainerConfigError", 'configmap "t-orch" not found'), "CreateContainerConfigError", False),
         (pod(phase="Failed", reason="Evicted", message="low on memory"), "Evicted: low on memory", False),
         ({"metadata": {"name": "t-0", "deletionTimestamp": "x"}}, "it is being deleted", False),

@@ -76,7 +76,7 @@ class Feed:
         return self._viewers >= VIEWERS_MAX
 
     async def view(
-        self, run_id: str | None, after: int | None, *, shows_env: bool
+        self, run_id: str | None, after: int | None, *, shows_env: bool = True
     ) -> AsyncIterator[dict[str, str]]:
         """Yield the messages for one viewer: `snapshot`, then `delta` and `event`."""
         self._viewers += 1

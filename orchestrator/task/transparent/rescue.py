@@ -184,7 +184,7 @@ class Rescue:
         except Exception as e:
             return f"no: {e}"[:200]
         # Those of BatchNormalization are each worker's own until an epoch ends, and then their mean is taken.
-        is_own = any("moving_" in name_of(each) for each in self._variables())
+        is_own = any("moving_" in name_of(own(each)) for each in self._variables())
         but = ", but for moving averages" if is_own else ""
         return f"{count / 1e6:,.1f} MB in {took_s + wrote_s * max(1.0, count / max(1, part)):.1f} s{but}"
 

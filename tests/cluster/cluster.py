@@ -122,6 +122,13 @@ class Cluster:
         path.write_text(yaml.safe_dump(document))
         return str(path)
 
+    def importing_quickly(self) -> dict[str, str]:
+        """Return an `env` in which what `orch doctor` imports as TensorFlow is a file: the real one takes CPU."""
+        (self.directory / "quick").mkdir()
+        text = "class config:\n    list_physical_devices = staticmethod(lambda kind: [])\n"
+        (self.directory / "quick" / "tensorflow.py").write_text(text)
+        return {"PYTHONPATH": str(self.directory / "quick")}
+
     def hosts(self, tasks: int) -> list[dict[str, Any]]:
         if self.lab is None:
             return [{"name": "here", "transport": "local", "slots": tasks}]

@@ -119,13 +119,14 @@ def test_row_99_gpus_that_the_login_shell_keeps_for_others_are_named_by_the_doct
     rc = host.home / ".bashrc"
     before = rc.read_text() if rc.exists() else None
     rc.write_text("export CUDA_VISIBLE_DEVICES=1\n" + (before or ""))
+    env = cluster.importing_quickly()
     try:
-        said = cluster.orch("doctor", cluster.spec(tasks=1, hosts=with_gpus(cluster, [0])))
+        said = cluster.orch("doctor", cluster.spec(tasks=1, hosts=with_gpus(cluster, [0]), env=env))
         out = said.stdout + said.stderr
         assert "sets CUDA_VISIBLE_DEVICES=1, and the spec gives the run GPU 0" in out, out
         assert "gpus: [1]" in out
         for fits in (1, "GPU-22222222-2222-2222-2222-222222222222"):
-            said = cluster.orch("doctor", cluster.spec(tasks=1, hosts=with_gpus(cluster, [fits])))
+            said = cluster.orch("doctor", cluster.spec(tasks=1, hosts=with_gpus(cluster, [fits]), env=env))
             assert "CUDA_VISIBLE_DEVICES" not in said.stdout + said.stderr
     finally:
         rc.unlink() if before is None else rc.write_text(before)

@@ -27,7 +27,7 @@ def test_row_109_every_command_knows_the_run_of_a_host_that_was_renamed(
         head.directory.mkdir()
     one, two = heads
     try:
-        spec = one.spec("--steps", "1000000", tasks=1)
+        spec = one.spec("--steps", "1000000", tasks=1, env=one.importing_quickly())
         run_id = one.ok("up", spec).strip()
         pid = one.run()["tasks"][0]["pid"]
         assert pid is not None

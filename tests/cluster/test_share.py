@@ -79,7 +79,7 @@ def test_doctor_names_the_host_that_does_not_see_the_share_of_an_active_run(
 ) -> None:
     host = victim(1)
     with host.own_mounts():
-        spec = cluster.spec("--lockstep", "--talk", timing=QUICK)
+        spec = cluster.spec("--lockstep", "--talk", timing=QUICK, env=cluster.importing_quickly())
         cluster.ok("up", spec)
         cluster.wait(lambda run: run["checkpoint"] is not None)
         assert lacking(cluster, spec) == []

@@ -93,7 +93,7 @@ class Cluster:
     def _begin(self, name: str) -> Task:
         directory = self._directory / name.replace(":", "-")
         environment = {**self._env, "ORCH_TASK": name, "ORCH_CHECKPOINT_DIR": str(directory)}
-        return Task(self._script, *self._args, env=environment)
+        return Task(self._script, *self._args, env=environment, warm=True)
 
     def _release(self, name: str, task: Task) -> Member:
         kind, _, index = name.partition(":")

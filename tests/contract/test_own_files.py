@@ -17,7 +17,7 @@ from tests.contract.test_runtime_tensorflow import EXAMPLES, Gang, gang, seeded
 __all__ = ["gang"]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
-EPOCHS = 8
+EPOCHS = 5
 SAVES_ON_THE_CHIEF = {
     "callbacks = [tf.keras.callbacks.ModelCheckpoint(filepath=prefix, save_weights_only=True)]": "callbacks = []",
     "model.load_weights(tf.train.latest_checkpoint(directory))": "if strategy.extended._id_in_cluster == 0:\n"

@@ -66,7 +66,7 @@ class Gang:
                 own |= {"ORCH_HOST_DIR": str(host_dir), "ORCH_RUN": "run-1", "ORCH_TASK": f"worker:{index}"}
                 work = Path(task_dir(str(host_dir), "run-1", f"worker:{index}"), "work")
                 work.mkdir(parents=True, exist_ok=True)
-            self.tasks.append(Task(script, *args, env=own, work=work))
+            self.tasks.append(Task(script, *args, env=own, work=work, warm=True))
         self.heard: list[list[dict[str, Any]]] = [[] for _ in self.tasks]
         for task, environment in zip(self.tasks, tf_configs(len(self.tasks)), strict=True):
             task.release(environment)

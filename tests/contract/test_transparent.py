@@ -25,6 +25,7 @@ from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.lean import python_for
 from tests.unit.task.runtime_task import Task
+from tests.warm import ALONE, Forked, forked, suits
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
@@ -65,11 +66,14 @@ def gang() -> Iterator[Callable[..., Gang]]:
         yield start
 
 
-def alone(script: str, *args: str, cwd: Path | None = None) -> subprocess.Popen[str]:
+def alone(script: str, *args: str, cwd: Path | None = None) -> subprocess.Popen[str] | Forked:
     """As its author runs it."""
+    path, env = SCRIPTS / script, {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if suits(path, env):
+        return forked(ALONE, path, *args, env=env, cwd=cwd)
     return subprocess.Popen(
-        [python_for(SCRIPTS / script), str(SCRIPTS / script), *args],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        [python_for(path), str(path), *args],
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -212,7 +216,10 @@ class Alone:
 
     def __init__(self, script: Path, *args: str, **options: Any) -> None:
         task = Task(
-            script, *args, env={"CUDA_VISIBLE_DEVICES": "", "ORCH_RUNTIME": json.dumps(with_row(options))}
+            script,
+            *args,
+            env={"CUDA_VISIBLE_DEVICES": "", "ORCH_RUNTIME": json.dumps(with_row(options))},
+            warm=True,
         )
         try:
             task.release()

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.lean import python_for
 from tests.patience import patient
+from tests.warm import Forked, forked, suits
 
 ROOT = Path(__file__).parents[3]
 ENTRY = "import sys; from orchestrator.task.main import main; sys.exit(main(sys.argv[1:]))"
@@ -28,22 +29,31 @@ class Task:
         env: dict[str, str] | None = None,
         attached: bool = True,
         work: Path | None = None,
+        warm: bool = False,
     ) -> None:
+        """Start it; `warm`: in a fork of a process that has imported TensorFlow, where that is the same."""
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
         if attached:
             environment["ORCH_FD"] = str(theirs.fileno())
         self._told = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() does)
-        self.process = subprocess.Popen(
-            [python_for(script), "-c", ENTRY, str(script), *args],
-            env=environment,
-            pass_fds=[theirs.fileno()] if attached else [],
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            cwd=work or script.parent,
-        )
+        place = work or script.parent
+        self.process: subprocess.Popen[str] | Forked
+        if warm and attached and suits(script, environment):
+            self.process = forked(
+                ENTRY, script, *args, env=environment, cwd=place, stderr=self._stderr, link=theirs
+            )
+        else:
+            self.process = subprocess.Popen(
+                [python_for(script), "-c", ENTRY, str(script), *args],
+                env=environment,
+                pass_fds=[theirs.fileno()] if attached else [],
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                text=True,
+                cwd=place,
+            )
         theirs.close()
         ours.settimeout(patient(60.0))
         self.socket = ours
@@ -75,7 +85,7 @@ class Task:
     def ended(self, timeout_s: float = 100.0) -> int:
         """Wait for the end, and return the exit code. The output is in `out` and `err`."""
         self.out, _ = self.process.communicate(timeout=patient(timeout_s))
-        return self.process.returncode
+        return self.process.wait()
 
     def said(self) -> list[dict[str, Any]]:
         """Return its remaining messages up to its end, without heartbeats."""

@@ -1,0 +1,255 @@
+"""Processes that begin with TensorFlow imported: forks of one that has done it, which a test process keeps beside it.
+
+An import of TensorFlow takes 5 seconds of CPU, and the tests start it hundreds of times. The runtime imports it at its
+gate, before the release, so a script that runs in a fork meets what it meets after the gate of a cold start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from tests.lean import python_for
+
+CHOOSES_BEFORE_THE_IMPORT = re.compile(r"environ\[[^\]]+\] *=[^=]|environ\.(setdefault|update|pop)|putenv")
+"""A script with this decides what an import of TensorFlow does: it gets a start of its own."""
+READ_LATE = re.compile(r"ORCH_.*|PYTEST_.*|TF_CONFIG|CUDA_VISIBLE_DEVICES|PYTHONPATH|OLDPWD|PWD")
+"""Variables that the import of TensorFlow does not read. All others must be those of the parent."""
+LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
+
+SERVER = r"""
+import contextlib, gc, json, os, selectors, signal, socket, sys
+control = socket.socket(fileno=int(sys.argv[1]))
+gc.disable()
+for name in sys.argv[2:]:
+    __import__(name)
+gc.enable()
+gc.freeze()
+children = {}
+woken, wake = os.pipe()
+for end in (woken, wake):
+    os.set_blocking(end, False)
+signal.set_wakeup_fd(wake)
+signal.signal(signal.SIGCHLD, lambda *_: None)
+ready = selectors.DefaultSelector()
+ready.register(control, selectors.EVENT_READ)
+ready.register(woken, selectors.EVENT_READ)
+control.send(b"ready")
+while True:
+    readable = [key.fileobj for key, _ in ready.select()]
+    if woken in readable:
+        os.read(woken, 4096)
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with children.pop(pid) as told, contextlib.suppress(OSError):  # nobody may want to know
+                    told.send(str(os.waitstatus_to_exitcode(status)).encode())
+    if control not in readable:
+        continue
+    asked, fds, _, _ = socket.recv_fds(control, 1 << 20, 4)
+    if not asked:
+        os._exit(0)
+    pid = os.fork()
+    if pid:
+        children[pid] = socket.socket(fileno=fds[0])
+        with contextlib.suppress(OSError):
+            children[pid].send(str(pid).encode())
+        for fd in fds[1:]:
+            os.close(fd)
+        continue
+    break
+asked = json.loads(asked)
+signal.set_wakeup_fd(-1)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+ready.close()
+for left in (control, *children.values()):
+    left.close()
+for fd in (woken, wake, fds[0]):
+    os.close(fd)
+os.dup2(fds[1], 1)
+os.dup2(fds[2], 2)
+for fd in fds[1:3]:
+    os.close(fd)
+os.environ.clear()
+os.environ.update(asked["env"])
+if fds[3:]:
+    os.set_inheritable(fds[3], True)
+    os.environ["ORCH_FD"] = str(fds[3])
+os.chdir(asked["cwd"])
+if "numpy" in sys.modules:  # else each fork would draw the same
+    sys.modules["numpy"].random.seed()
+sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+sys.argv = ["-c", *asked["args"]]
+code = asked["code"]
+del selectors, control, children, ready, readable, asked
+exec(code)
+"""
+ALONE = (
+    "import os, runpy, sys; del sys.argv[0]; sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0])); "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+"""What `python SCRIPT…` does."""
+
+
+def suits(script: Path, env: dict[str, str]) -> bool:
+    """Return whether a fork is what a start of its own would be for this script."""
+    if python_for(script) == sys.executable:
+        return False  # it needs more than TensorFlow, or none of it
+    known = [{**_usual(), **more} for more in ({}, LEGACY)]
+    return _begins_with(env) in map(_early, known) and not CHOOSES_BEFORE_THE_IMPORT.search(
+        script.read_text()
+    )
+
+
+def _begins_with(env: dict[str, str]) -> dict[str, str]:
+    """Return what TensorFlow is imported with, which an option of the runtime may change."""
+    is_old = json.loads(env.get("ORCH_RUNTIME", "{}")).get("keras") == 2
+    return {**_early(env), **(LEGACY if is_old else {})}
+
+
+def _usual() -> dict[str, str]:
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def _early(env: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not READ_LATE.fullmatch(name)}
+
+
+def forked(
+    code: str,
+    script: Path,
+    *args: str,
+    env: dict[str, str],
+    cwd: Path | None = None,
+    stderr: IO[bytes] | None = None,
+    link: socket.socket | None = None,
+) -> Forked:
+    """Run the code with the script's path and these arguments in a fork; without `stderr`, into a pipe."""
+    is_legacy = LEGACY.items() <= _begins_with(env).items()
+    parent = _parent(python_for(script), is_legacy=is_legacy)
+    return parent.fork(code, str(script), *args, env=env, cwd=cwd, stderr=stderr, link=link)
+
+
+class Forked:
+    """What the tests need of subprocess.Popen, of a process whose parent is another one."""
+
+    def __init__(self, pid: int, told: socket.socket, stdout: IO[str], stderr: IO[str] | None) -> None:
+        self.pid = pid
+        self.stdout, self.stderr = stdout, stderr
+        self.returncode: int | None = None
+        self._told = told
+        self._read = {"stdout": "", "stderr": ""}
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return self._code(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code."""
+        if self._code(timeout) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Read what it writes to the end, and wait for its end."""
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        readers = [
+            threading.Thread(target=self._read_all, args=(name,), daemon=True)
+            for name in self._read
+            if getattr(self, name) is not None
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        self.wait(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
+        return self._read["stdout"], self._read["stderr"]
+
+    def _read_all(self, name: str) -> None:
+        file: IO[str] = getattr(self, name)
+        with contextlib.suppress(ValueError, OSError):  # closed meanwhile
+            for line in file:
+                self._read[name] += line
+
+    def _code(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._told, selectors.EVENT_READ)
+                if selector.select(timeout):
+                    self.returncode = int(self._told.recv(100) or -signal.SIGKILL)  # or its parent is gone
+                    self._told.close()
+        return self.returncode
+
+
+class Parent:
+    """A process that has imported these modules. It ends with this one, as its socket does."""
+
+    def __init__(self, python: str, *modules: str, env: dict[str, str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [python, "-c", SERVER, str(theirs.fileno()), *modules],
+            env=env,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        theirs.close()
+        assert self._control.recv(100) == b"ready", f"{modules} cannot be imported"
+
+    def fork(
+        self,
+        code: str,
+        *args: str,
+        env: dict[str, str],
+        cwd: Path | None = None,
+        stderr: IO[bytes] | None = None,
+        link: socket.socket | None = None,
+    ) -> Forked:
+        """Run the code as `python -c CODE ARGS…` would; `link` becomes its ORCH_FD."""
+        out, theirs_out = os.pipe()
+        err, theirs_err = (-1, os.dup(stderr.fileno())) if stderr is not None else os.pipe()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = [theirs.fileno(), theirs_out, theirs_err, *([link.fileno()] if link is not None else [])]
+        asked = {"code": code, "args": args, "env": env, "cwd": str(cwd or Path.cwd())}
+        with self._lock:
+            socket.send_fds(self._control, [json.dumps(asked).encode()], given)
+        for fd in (theirs_out, theirs_err):
+            os.close(fd)
+        theirs.close()
+        return Forked(int(ours.recv(100)), ours, os.fdopen(out), os.fdopen(err) if err >= 0 else None)
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait(20)
+
+
+@functools.cache
+def _parent(python: str, *, is_legacy: bool) -> Parent:
+    early = {**_early(_usual()), **(LEGACY if is_legacy else {}), "CUDA_VISIBLE_DEVICES": ""}
+    return Parent(python, "numpy", "tensorflow", "tf_keras" if is_legacy else "keras", env=early)

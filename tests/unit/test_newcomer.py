@@ -58,12 +58,7 @@ ADDED: dict[str, list[tuple[str, str, str]]] = {
         (
             "spec/models.py",
             "    kill_grace: Annotated[float, duration(0, 3600)] = 10.0\n",
-            "    applause_after: Annotated[float, duration(1)] = 60.0\n",
-        ),
-        (
-            "spec/plan.py",
-            "        kill_grace_s=timing.kill_grace,\n",
-            "        applause_s=timing.applause_after,\n",
+            "    applause: Annotated[float, duration(1)] = 60.0\n",
         ),
         ("core/plan.py", "    kill_grace_s: float = 10.0\n", "    applause_s: float = 60.0\n"),
     ],
@@ -152,7 +147,7 @@ run:
   strategy: ring_of_jax
   script: train.py
   tasks: {worker: {replicas: 2}}
-  timing: {applause_after: 30s}
+  timing: {applause: 30s}
 """
 
 SEEN = """
@@ -194,7 +189,7 @@ print(json.dumps({
     "a kind of event": [
         [note.message for note in world.notes if note.kind.value == "applauded"], "`applauded`" in events_page.page()
     ],
-    "a spec field": [plan.timing.applause_s, "applause_after" in json.dumps(json_schema())],
+    "a spec field": [plan.timing.applause_s, "applause" in json.dumps(json_schema())],
     "a concern": [shown["applause_s"], "; applauded" in shown["reason"]],
     "a finding": [of_start.id, of_start.row.way_out, "## host.moon" in findings_page.page()],
 }))

@@ -57,10 +57,7 @@ def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | N
     goes_back = running.going_back is not None and host.name == run.task(run.chief).host
     if not living(run, host) and not goes_back:
         return None
-    words = [last_word_at(host)]
-    # After the coordinator was cut off, the hosts do not all come back at the same instant.
-    if running.connected_again_at is not None:
-        words.append(running.connected_again_at)
+    words = [_silent_since(run, host)]
     if any(task.id.type in STRATEGIES[run.plan.strategy].needed for task in living(run, host)):
         words.append(running.progress_at)
     return max(words) + run.plan.timing.lost_after_s
@@ -86,7 +83,13 @@ def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
         cause.names(run, task_here, follower) for follower in followers for task_here in here
     ) and _has_somewhere_to_go(run, host):
         return host.since_at
-    return last_word_at(host) + run.plan.timing.lost_after_s
+    return _silent_since(run, host) + run.plan.timing.lost_after_s
+
+
+def _silent_since(run: Run, host: Host) -> Instant:
+    """Return since when its silence counts: after the coordinator was cut off, hosts do not come back all at once."""
+    heard_at, again_at = last_word_at(host), run.connected_again_at
+    return heard_at if again_at is None else max(heard_at, again_at)
 
 
 def last_word_at(host: Host) -> Instant:

@@ -226,7 +226,7 @@ def _heard(turn: Turn, event: HostReported) -> None:
         gpu_loads=event.gpu_loads,
     )
     if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
-        turn.set_phase(connected_again_at=turn.at)
+        turn.set(connected_again_at=turn.at)
     checkpoint_dir.heard(turn, host, event)
     gpu_faults.heard(turn, turn.run.host(host.name), event.gpu_faults)
     host_state.unkillable(turn, host.name, event.unkillable)

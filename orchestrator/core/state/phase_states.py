@@ -132,8 +132,6 @@ class Running:
     phase: Literal[Phase.RUNNING] = Phase.RUNNING
     progress_at: Instant
     """When the run last got further than ever; at first, when it was released."""
-    connected_again_at: Instant | None = None
-    """When it was last found that the coordinator is cut off no longer: enough hosts are heard again."""
     verify_at: Deadline | None = None
     """When the newest checkpoint is next looked at; None while it is, and where there are none."""
     answered_at: Instant | None = None

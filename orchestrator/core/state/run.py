@@ -129,6 +129,8 @@ class Run:
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
     rank: int | None = None
     """The priority with which its turn in the queue came; None of a run that did not wait there."""
+    connected_again_at: Instant | None = None
+    """When it was last found, while it trained, that the coordinator is cut off no longer: enough hosts are heard."""
     planned_end: PlannedEnd | None = None
     """None of a run that may train for as long as it wants."""
     warnings: tuple[str, ...] = ()

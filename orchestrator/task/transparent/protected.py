@@ -34,7 +34,8 @@ def protect(name: str, save: Callable[[], Any], restore: Callable[[Any], object]
             "bytes, arrays, and lists, sets and dicts of them"
         ) from None
     this_task.protected[name] = Protected(save, restore)
-    if this_task.options.get("strategy") == "processes" and this_task.link is not None:
+    # Where TensorFlow has no class for the strategy, the ranks may well be of another framework
+    if "strategy" in this_task.options and "tf_class" not in this_task.options and this_task.link is not None:
         where = (
             "a fit of Keras on TensorFlow, or a `tf.train.CheckpointManager` that `runtime.rescue` is given"
         )

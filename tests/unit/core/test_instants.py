@@ -252,7 +252,7 @@ def trains_after_a_cut(at: float) -> Run:
     events += [report(at - 70.0, host, "running") for host in ready]
     for event in events:
         run, _, _ = decide.step(run, event)
-    assert run.within(Running).connected_again_at == at - 70.0
+    assert run.connected_again_at == at - 70.0
     return run
 
 

@@ -49,7 +49,7 @@ ALLOWED = {
     "host/shim/loop.py": SHOWN,
     "host/shim/record.py": SHOWN,
     "page/source.py": SHOWN,
-    "head/node/page_access.py": "until when a share lets somebody in, which outlives a boot: days, and a person may revoke it",
+    "head/node/page_access.py": "until when a share lets somebody in, which outlives a boot: days",
     "task/": "of the user's process: what is written into its files",
     "host/system/hostlog.py": "the times of log lines",
 }

@@ -19,7 +19,7 @@ from orchestrator.core.plan import Plan, TaskId, TaskPlan
 from orchestrator.core.state.checkpoint import Checkpoint
 from orchestrator.core.state.host import Facts, Host, Link
 from orchestrator.core.state.instants import Instant, Kind, instants_of, rebased, stood_still
-from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import PlannedEnd, Run, new_run
 from orchestrator.core.state.task import Standby, Task, TaskPhase
 from tests.unit.core.phases import state_of

@@ -67,6 +67,11 @@ const poolHost = (host, runs) => {
   );
 };
 
+const freeText = (free, all, hosts) => {
+  const on = `on ${hosts} host${hosts === 1 ? "" : "s"}`;
+  return all ? `${free} of ${all} GPUs and slots are free, ${on}.` : `No GPUs or slots are counted ${on}.`;
+};
+
 export class PoolView {
   constructor() {
     this.area = h("div", {}, h("p", { class: "dim" }, "Asking the hosts…"));
@@ -95,9 +100,7 @@ export class PoolView {
       h(
         "p",
         { class: "sentence" },
-        hosts.length
-          ? `${free} of ${fields.length} GPUs and slots are free, on ${hosts.length} hosts.`
-          : "No run is active, so no hosts are known.",
+        hosts.length ? freeText(free, fields.length, hosts.length) : "No run is active, so no hosts are known.",
       ),
       section("All hosts", h("div", { class: "pool" }, hosts.map((host) => poolHost(host, known)))),
     );

@@ -84,6 +84,8 @@ def _missing(loc: Loc, _ctx: Mapping[str, Any], _node: Node | None) -> str:
 
 def _unknown_key(loc: Loc, _ctx: Mapping[str, Any], _node: Node | None) -> str:
     key, model = str(loc[-1]), model_at(loc)
+    if key in model.model_fields:
+        return f"is a key of a cluster spec; an inventory has {', '.join(Inventory.model_fields)}"
     if hint := did_you_mean(key, model.model_fields):
         return f"unknown key{hint}"
     homes = [name or "the top level" for name, home in _HOMES.items() if key in home.model_fields]

@@ -264,8 +264,7 @@ def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
     try:
         (tmp_path / "code").mkdir()
         (tmp_path / "code/train.py").write_text("import os\nimport not_installed_anywhere\n")
-        quick = cluster.importing_quickly()
-        spec = cluster.spec(tasks=2, script="train.py", workdir=str(tmp_path / "code"), env=quick)
+        spec = cluster.spec(tasks=2, script="train.py", workdir=str(tmp_path / "code"))
         done = cluster.orch("doctor", spec, "--json")
         assert done.returncode == 1, done.stderr
         found = json.loads(done.stdout)["findings"]
@@ -275,7 +274,7 @@ def test_doctor_says_it_all_as_json(tmp_path: Path, lab3: Lab) -> None:
         }
         assert "not_installed_anywhere (train.py:2)" in found[0]["message"]
         assert set(found[0]) == {"id", "level", "host", "peer", "message", "why", "hint"}
-        fine = cluster.ok("doctor", cluster.spec(tasks=2, env=quick))
+        fine = cluster.ok("doctor", cluster.spec(tasks=2))
         assert "error" not in fine
         assert "2 hosts reach each other, in both directions, on ports of 20000-20999: host-0 at 10." in fine
         assert "host-0 has " in fine

@@ -54,7 +54,7 @@ def test_its_hosts_and_ssh_and_setup_stand_in_the_spec_with_paths_of_its_own_dir
             "hosts:\n  - {name: gpu-a, gpu: 4}\nrun: {}\n",
             [
                 "lab/hosts.yaml:2:19: hosts[0].gpu: unknown key; did you mean `gpus`?",
-                "lab/hosts.yaml:3:1: run: unknown key",
+                "lab/hosts.yaml:3:1: run: is a key of a cluster spec; an inventory has version, hosts, ssh, setup",
             ],
         ),
         ("hosts: [\n", ["lab/hosts.yaml:2:1: yaml: "]),

@@ -230,7 +230,7 @@ def test_a_browser_is_let_in_through_a_proxy_with_a_path_and_a_share_ends_when_i
             page.goto(address)
             page.get_by_text("There are no runs yet").wait_for(timeout=60_000)
             assert page.url == f"{base}/#/"
-        share = orch("share", "--list").split()[2]
+        share = orch("share", "--list").splitlines()[1].split()[0]
         orch("share", "--revoke", share)
         page.get_by_text("This browser has no access").wait_for(timeout=60_000)
         browser.close()

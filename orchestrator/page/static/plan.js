@@ -69,7 +69,8 @@ export class PlanView {
         ? `The ports are those of generation ${plan.generation}.`
         : "Not all tasks have joined: of the others, these are the ports that they try first.",
     ];
-    if (!Object.keys(first?.env || {}).length) facts.push("The environment is not shown to whom the page is shared with.");
+    if (!Object.keys(first?.env || {}).length)
+      facts.push("The environment is not shown to whom the page is shared with.");
     const { tasks, ...rest } = plan.resolved || {};
     put(
       this.area,

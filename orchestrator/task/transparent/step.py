@@ -19,7 +19,7 @@ from orchestrator.both.script import is_of_script
 from orchestrator.task.transparent.kinds import COUNT, EACH, LOOSE, SAME, SHAPE, each
 from orchestrator.task.transparent.rules import Kinds
 from orchestrator.task.transparent.strategy import out_of_scope
-from orchestrator.task.transparent.whole import NotOfTheBatch, Whole
+from orchestrator.task.transparent.whole import NotOfTheBatch, Whole, shaped_like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ class Step:
         for tensor, factor, kind in self.terms(target):
             if kind.name in SHARED:
                 scale = tf.cast(factor, tensor.dtype) * tf.cast(self.share(kind), tensor.dtype)
-                yield tensor, tf.ones_like(tensor) * scale
+                start = tf.ones_like(target, tensor.dtype) * scale
+                yield tensor, start if tensor is target else shaped_like(start, tensor)
             else:
                 for part, gradient in self.whole(tensor).starts():
                     yield part, gradient * tf.cast(factor, gradient.dtype)
@@ -467,14 +468,7 @@ def _create_variables_outside(strategy: Any) -> None:
     variable._initialize = _initialize
     for convert in (int, float):
         # NumPy and Python cannot read a variable of a strategy, as in `float(optimizer.learning_rate)`.
-        setattr(variable, f"__{convert.__name__}__", _reading(convert))
-
-
-def _reading(convert: Any) -> Any:
-    def read(self: Any) -> Any:
-        return convert(self.numpy())
-
-    return read
+        setattr(variable, f"__{convert.__name__}__", lambda self, to=convert: to(self.numpy()))
 
 
 @contextlib.contextmanager

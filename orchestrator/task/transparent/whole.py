@@ -101,7 +101,19 @@ class Whole:
             # All replicas have this gradient. Summands of `mine` are of different kinds, if it is mixed.
             for part, factor, part_kind in self._step.terms(mine):
                 share = 1.0 / self._step.replicas if part_kind is SAME else self._step.share(part_kind)
-                yield part, tf.broadcast_to(dense * tf.cast(factor * share, dense.dtype), tf.shape(part))
+                yield part, shaped_like(dense * tf.cast(factor * share, dense.dtype), part)
+
+
+def shaped_like(gradient: Any, tensor: Any) -> Any:
+    """Return the gradient of a summand, which may have been broadcast: what its copies get is added up."""
+    import tensorflow as tf
+
+    gradient, count = tf.cast(gradient, tensor.dtype), tensor.shape.num_elements()
+    if count is None or count != gradient.shape.num_elements():
+        gradient += tf.zeros_like(tensor)
+        axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(tensor), s1=tf.shape(gradient))
+        gradient = tf.reduce_sum(gradient, axes)
+    return tf.reshape(gradient, tf.shape(tensor))
 
 
 def _bytes_of(tensor: Any, axis: int) -> int:

@@ -54,7 +54,7 @@ class TensorBoards:
 
 
 def address(started: Started) -> str:
-    """Return where it serves, once it does. Raises Refused with what it said if it does not."""
+    """Return where it serves, once it does. Raises Refused with what it said if it does not, and the way out."""
     until = time.monotonic() + STARTS_S
     while started.server.poll() is None and time.monotonic() < until:
         try:
@@ -67,4 +67,6 @@ def address(started: Started) -> str:
     words = started.said.read().decode(errors="replace").strip()[-500:]
     if started.server.poll() is None:
         raise Refused("TensorBoard is still starting", hint="ask again in a moment")
-    raise Refused(f"TensorBoard has ended: {words}")
+    raise Refused(
+        f"TensorBoard has ended: {words}", hint="`orch tensorboard` in a terminal shows all that it says"
+    )

@@ -169,10 +169,8 @@ class Agents:
             sock, _ = listener.accept()
         except OSError:
             return
-        if private_socket.peer(sock)[1] not in (
-            os.getuid(),
-            0,
-        ):  # not every file system enforces a socket's mode
+        _, uid = private_socket.peer(sock)
+        if uid not in (os.getuid(), 0):  # not every file system enforces a socket's mode
             sock.close()
             return
         link = AgentLink(sock, time.monotonic())

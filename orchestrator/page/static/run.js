@@ -262,7 +262,7 @@ export class RunView {
           ` From another machine, first: ssh -L ${port}:127.0.0.1:${port} HEAD. It ends with the page's server.`,
         );
       } catch (error) {
-        setText(said, error.message);
+        setText(said, `${error.message}${error.hint ? ` (${error.hint})` : ""}`);
         event.target.disabled = false;
       }
     };

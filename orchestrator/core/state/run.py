@@ -223,8 +223,8 @@ class Run:
     @property
     def assignees(self) -> tuple[Host, ...]:
         """Return the hosts that hold the tasks of this generation."""
-        holding = {task.host for task in self.tasks}
-        return tuple(host for host in self.hosts if host.name in holding)
+        holding = cast("Roster[TaskId, Task]", self.tasks).places
+        return tuple([host for host in self.hosts if host.name in holding])
 
     @property
     def chief(self) -> TaskId:

@@ -25,7 +25,7 @@ from orchestrator.core import conflicts
 from orchestrator.core.conflicts import Holding
 from orchestrator.core.events import HostLent
 from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
-from orchestrator.core.launching.placement import NoPlacement
+from orchestrator.core.launching.placement import NoPlacement, in_words
 from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
 from orchestrator.core.pool import (
@@ -99,7 +99,16 @@ class QueueTurn:
         what = f"{', '.join(named[:NAMED_MAX])} and more runs" if self.has_more else listed(named)
         when = f"; expected to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
         others = f": {self.ask.others}" if self.ask.others else ""
-        return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
+        return f"waits in the queue{f' for {what}' if what else ''}{others}{when}{self._place_in_words()}"
+
+    def _place_in_words(self) -> str:
+        """Return what a run needs whose place is still to be chosen, and where it would go, if that is held back."""
+        if self.ask.plan is None:
+            return ""
+        hosts = [*dict.fromkeys(task.host for task in self.ask.place.tasks)] if self.ask.place else []
+        more = [f"{len(hosts) - NAMED_MAX} more"] if len(hosts) > NAMED_MAX else []
+        where = f"; would go to {listed([*hosts[:NAMED_MAX], *more])}" if hosts else ""
+        return f"; needs {in_words(self.ask.plan.needs)}{where}"
 
 
 def turns(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[QueueTurn]:
@@ -321,7 +330,7 @@ def reckon(
         ask = chooser.choose(asked, taken, ahead) if chooser is not None else asked
         kind = (id(ask.needs), ask.lasts_s, ask.others)
         if kind in alike:
-            turns.append(replace(alike[kind], ask=ask))
+            turns.append(replace(alike[kind], ask=replace(ask, place=None)))
             continue
         holding = list({id(entry): entry for need in ask.needs for entry in holders.get(need, ())}.values())
         before = [lines[need] for need in ask.needs if need in lines]
@@ -340,9 +349,11 @@ def reckon(
         first = {id(turn): turn for line in before for turn in line.turns}
         blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in first.values()]
         waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
-        turn = QueueTurn(ask, max(frees), waits_for, any(line.has_more for line in before))
+        is_held_back = not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX)
+        shown = ask if is_held_back else replace(ask, place=None)
+        turn = QueueTurn(shown, max(frees), waits_for, any(line.has_more for line in before))
         turns.append(turn)
-        if not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX):
+        if is_held_back:
             ask = ask if chooser is None else chooser.named(ask)
             ahead.append((ask, turn.begins_at + ask.lasts_s))
             for need in ask.needs:

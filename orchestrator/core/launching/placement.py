@@ -317,6 +317,21 @@ def _too_hungry(rooms: Sequence[_Room], wanted: Mapping[str, Ask]) -> list[NoPla
     return hungry + lost
 
 
+def in_words(asks: Iterable[Ask]) -> str:
+    """Return what is asked for, for people.
+
+    >>> in_words([Ask("chief", 1), Ask("worker", 2, 4, labels=(("gpu", "a100"),))])
+    '1 chief, 2 workers with 4 GPUs each (`on: {gpu: a100}`)'
+    """
+    words = []
+    for ask in asks:
+        gpus = f" with {counted(ask.needs, 'GPU')}" + " each" * (ask.replicas > 1) if ask.needs else ""
+        words.append(
+            counted(ask.replicas, ask.type) + gpus + (f" ({particular(ask)})" if ask.is_particular else "")
+        )
+    return listed(words)
+
+
 def particular(ask: Ask) -> str:
     """Return what a request asks of its hosts besides GPUs and slots, in the words of the spec."""
     words = [f"`on: [{', '.join(ask.on)}]`"] if ask.on else []

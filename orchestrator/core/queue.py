@@ -246,8 +246,8 @@ class _Chooser:
         ends = [each for each, _ in sorted(taken, key=lambda one: one[1] if one[1] > self._now else inf)]
         place = self._find(plan, [])
         if not isinstance(place, Placed):
-            held = self._held([])
-            return replace(ask, others=sentence(in_vain(plan, held, self._known, self._now).items()))
+            nobody = _held([], self._out)
+            return replace(ask, others=sentence(in_vain(plan, nobody, self._known, self._now).items()))
         fewest, most = 1, len(ends)
         while fewest < most:
             middle = (fewest + most) // 2
@@ -266,18 +266,8 @@ class _Chooser:
         """Return a request that has the place for itself from now on, or has it held back."""
         return ask if ask.plan is None or ask.place is None else self._with(ask, ask.plan, ask.place)
 
-    def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:
-        """Return who has what a run needs now; empty where its places are fixed."""
-        if ask.plan is None:
-            return ""
-        held = self._held([each for each, _ in taken])
-        return sentence(in_vain(ask.plan, held, self._known, self._now).items())
-
-    def _held(self, busy: Iterable[Ask]) -> Held:
-        return _held(busy, self._out)
-
     def _find(self, plan: Plan, busy: Iterable[Ask]) -> Placed | tuple[NoPlacement, ...]:
-        return find(plan, self._held(busy), self._known, self._now, tells=False)
+        return find(plan, _held(busy, self._out), self._known, self._now, tells=False)
 
     def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
         there = placed(plan, place)
@@ -369,15 +359,11 @@ def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTH
     others = tuple(others)
     last = new_run("", replace(plan, queue=QueuePlan(PRIORITIES[0])), epoch=0, at=now)
     turn = next(turn for turn in turns([*others, last], now, known) if not turn.ask.run_id)
-    if turn.has_come:
+    if turn.has_come or turn.ask.plan is None:
         return turn, ""
-    chooser = _Chooser(known, unfit(others), now)
-    taken = [
-        (_ask(each, known), inf)
-        for each in others
-        if not each.phase.is_terminal and each.phase is not Phase.QUEUED
-    ]
-    return turn, chooser.why_not(turn.ask, taken)
+    active = [each for each in others if not each.phase.is_terminal and each.phase is not Phase.QUEUED]
+    held = _held((_ask(each, known) for each in active), unfit(others))
+    return turn, sentence(in_vain(turn.ask.plan, held, known, now).items())
 
 
 WAY_AGAIN_S = 3600.0

@@ -84,9 +84,9 @@ class _Room:
     def __init__(self, index: int, host: HostPlan, occupied: Occupied) -> None:
         self.index = index
         self.host = host
-        self.free = (
-            [gpu for gpu in host.gpus if gpu not in occupied.gpus] if occupied.gpus else list(host.gpus)
-        )
+        self.free: Sequence[Gpu] = host.gpus
+        if occupied.gpus:
+            self.free = [gpu for gpu in host.gpus if gpu not in occupied.gpus]
         self.is_whole = len(self.free) == len(host.gpus)
         self.slots = host.slots
         if host.tasks_max is not None and occupied.slots:
@@ -189,9 +189,9 @@ def place(
     """
     wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
     rooms = [
-        _Room(i, host, occupied.get(host.name, _ALL_OF_IT))
+        _Room(i, host, there)
         for i, host in enumerate(hosts)
-        if not host.spare and not (occupied and occupied.get(host.name, _ALL_OF_IT).why)
+        if not host.spare and not (there := occupied.get(host.name, _ALL_OF_IT)).why
     ]
     problems = _too_many(rooms, wanted) or _too_hungry(rooms, wanted)
     problems = problems or _fill(rooms, wanted)

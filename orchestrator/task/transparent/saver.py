@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _FIGURES = "_get_metrics_result_or_logs"
 """Keras 3's method for the figures of an epoch: without a batch it returns none."""
+_EVALUATES = "_should_eval"
+"""Keras's method that says whether an epoch ends with an evaluation."""
 
 
 class Apart(RuntimeError):
@@ -134,7 +136,8 @@ class Saver:
                 saver._end_batch(self.model, batch)
 
             def on_epoch_end(self, epoch: int, *_: Any, **_logs: Any) -> None:
-                self.model.__dict__.pop(_FIGURES, None)
+                for name in (_FIGURES, _EVALUATES):
+                    self.model.__dict__.pop(name, None)
                 saver.hooks.show_again()
                 saver._end_epoch(self.model, epoch)
 
@@ -323,6 +326,8 @@ class Saver:
         unfinished = saved[1].unfinished
         if unfinished is None or unfinished["hook"] == EPOCH_END:
             self._unfinished = unfinished
+            if unfinished is not None:  # its evaluation was made, and its figures are kept
+                model.__dict__[_EVALUATES] = lambda *_: False
         else:
             logs = {name: float(value) for name, value in model.get_metrics_result().items()}
             self.hooks.finish_step(unfinished, saved[1].batch - 1, logs)

@@ -35,9 +35,11 @@ def status(document: Document, paint: Paint, *, width: int | None = None) -> str
         return "No runs yet; `orch up FILE` starts one"
     full = [each_run for each_run in runs if is_active(each_run)] or [runs[-1]]
     ended = [each_run for each_run in reversed(runs) if not is_active(each_run) and each_run is not full[0]]
-    waiting = [each_run["run_id"] for each_run in full if each_run.get("phase") == "QUEUED"][WAITING_MAX:]
+    waiting = [each_run.get("run_id") for each_run in full if each_run.get("phase") == "QUEUED"][WAITING_MAX:]
     left_out = set(waiting)
-    blocks = [run(each_run, paint, width=width) for each_run in full if each_run["run_id"] not in left_out]
+    blocks = [
+        run(each_run, paint, width=width) for each_run in full if each_run.get("run_id") not in left_out
+    ]
     if waiting:
         blocks.append(f"Runs that wait besides: {len(waiting):,}; `orch queue` shows all in their order")
     if ended:

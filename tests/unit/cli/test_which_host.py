@@ -61,5 +61,7 @@ def test_of_runs_of_one_name_the_newest_is_meant(tmp_path: Path, run: Run) -> No
 def test_the_queue_shows_how_long_a_run_may_take() -> None:
     turn: dict[str, Any] = {"run_id": RUN, "priority": 1, "waited_s": 60.0, "begins_in_s": 120.0}
     turn |= {"time_limit_s": 3600.0, "waits_for": [], "others": None}
-    assert _row(turn) == [RUN, "1", "1 min", "in 2 min", "1 h", "nothing"]
+    assert _row(turn) == [RUN, "1", "1 min", "in 2 min", "1 h", "-", "-", "nothing"]
     assert _row({**turn, "time_limit_s": None, "begins_in_s": None})[3:5] == ["not known", "none"]
+    placed = {"needs": "2 workers", "place": [{"host": "a"}, {"host": "b"}, {"host": "a"}]}
+    assert _row({**turn, **placed})[5:] == ["2 workers", "a, b", "nothing"]

@@ -27,11 +27,17 @@ SAVES_ON_THE_CHIEF = {
 
 
 def started(
-    gang: Callable[..., Gang], root: Path, generation: int, script: Path = EXAMPLES / "model_checkpoint.py"
+    gang: Callable[..., Gang],
+    root: Path,
+    generation: int,
+    script: Path = EXAMPLES / "model_checkpoint.py",
+    *,
+    transparent: bool = False,
 ) -> Gang:
     answer, directories = seeded(root, generation, 2)
+    options = {"strategy": "multi_worker_mirrored", "transparent": transparent}
     env = {
-        "ORCH_RUNTIME": json.dumps(with_row({"strategy": "multi_worker_mirrored"})),
+        "ORCH_RUNTIME": json.dumps(with_row(options)),
         "ORCH_RESCUE_DIR": answer["path"],
         "TF_USE_LEGACY_KERAS": "1",
     }
@@ -67,6 +73,17 @@ def test_each_worker_loads_what_the_chief_has_saved_with_and_without_a_kill(
         task.process.send_signal(signal.SIGKILL)
         task.process.wait()
     assert ends_alike(started(gang, root, 2), 2) >= 3
+
+
+def test_a_worker_of_a_transparent_run_finds_what_it_has_saved_below_its_checkpoint_directory(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    """Its working directory may be another task's too: here it is none of its own."""
+    run = started(gang, tmp_path, 1, transparent=True)
+    assert run.ended() == [0, 0], [task.err[-3000:] for task in run.tasks]
+    said = [re.findall(r"starting at epoch \d+|accuracy .* steps", task.out) for task in run.tasks]
+    assert said[0] == said[1]
+    assert len(said[0]) == 2
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -73,7 +74,7 @@ class Listing:
         if self.name == "model_checkpoint":
             env["TF_USE_LEGACY_KERAS"] = "1"
         directories = seeded(self.root, generation, 2)[1]
-        script = ROOT / "examples" / f"{self.name}.py"
+        script = Path(shutil.copy(ROOT / "examples" / f"{self.name}.py", self.root))  # it saves beside itself
         return Gang(script, *LISTINGS[self.name], directories=directories, env=env)
 
     def _killed(self) -> str:

@@ -45,8 +45,8 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
     replace_everywhere(tf.saved_model.load, _outside(_with_path(tf.saved_model.load, 0, files.to_read)))
     if chief:
         return files
-    if own is not None:  # else KerasTuner, and callbacks of tf_keras, remove what a worker saves
-        type(strategy.extended).should_checkpoint = property(lambda _extended: True)
+    # Else KerasTuner, and callbacks of tf_keras, remove what a worker saves. All of it is in a place of its own.
+    type(strategy.extended).should_checkpoint = property(lambda _extended: True)
     for owner, name, change in (
         (root.Model, "load_weights", files.to_read),
         (root.callbacks.CSVLogger, "__init__", files.to_write),

@@ -14,7 +14,7 @@ import time
 import zlib
 
 from orchestrator.task import this_task
-from orchestrator.task.transparent import backup, chance
+from orchestrator.task.transparent import backup, chance, first_batch
 from orchestrator.task.transparent.hooks import (
     EPOCH_END,
     STEP_END,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _FIGURES = "_get_metrics_result_or_logs"
 """Keras 3's method for the figures of an epoch: without a batch it returns none."""
+_EVALUATES = "_should_eval"
+"""Keras's method that says whether an epoch ends with an evaluation."""
 
 
 class Apart(RuntimeError):
@@ -134,7 +136,8 @@ class Saver:
                 saver._end_batch(self.model, batch)
 
             def on_epoch_end(self, epoch: int, *_: Any, **_logs: Any) -> None:
-                self.model.__dict__.pop(_FIGURES, None)
+                for name in (_FIGURES, _EVALUATES):
+                    self.model.__dict__.pop(name, None)
                 saver.hooks.show_again()
                 saver._end_epoch(self.model, epoch)
 
@@ -323,6 +326,8 @@ class Saver:
         unfinished = saved[1].unfinished
         if unfinished is None or unfinished["hook"] == EPOCH_END:
             self._unfinished = unfinished
+            if unfinished is not None:  # its evaluation was made, and its figures are kept
+                model.__dict__[_EVALUATES] = lambda *_: False
         else:
             logs = {name: float(value) for name, value in model.get_metrics_result().items()}
             self.hooks.finish_step(unfinished, saved[1].batch - 1, logs)
@@ -371,6 +376,8 @@ class Saver:
             self._setting.report("metrics", "figures of the epoch that was interrupted are of its rest only")
 
     def _end_batch(self, model: Any, batch: int) -> None:
+        if getattr(model, "distribute_strategy", None) is self._setting.strategy and self._setting.is_seeded:
+            first_batch.compare(self._setting.strategy, self._setting.report, self._course)
         steps, self._counted = batch + 1 - self._counted, batch + 1
         self._setting.steps += steps
         self._setting.shrink.advance(steps)

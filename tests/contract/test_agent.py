@@ -264,7 +264,7 @@ def test_a_task_that_cannot_have_the_seed_of_its_chief_is_not_released(
     agent.ok("watch", heartbeat_s=0.1)
     agent.start(agent.push(train="print('begun')"), scratch=True)
     agent.until_phase("ready")
-    to = {"generation": 1, "task": "worker:0", "env": {}}
+    to: dict[str, Any] = {"generation": 1, "task": "worker:0", "env": {}}
     gone = str(tmp_path / "gen-000009")
     assert agent.error("release", seed=gone, **to) != "internal", "it cannot be copied"
     assert agent.error("release", seed=str(seed), seed_step=7, **to) == "seed-differs"

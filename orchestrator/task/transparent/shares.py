@@ -92,7 +92,7 @@ def give_back(strategy: Any, variables: list[Any], values: dict[str, Any]) -> bo
         each = owned(variable)
         first, size = _first(strategy, len(each)), _size(variable)
         for component, row in zip(each, shares[first : first + len(each)], strict=True):
-            share = row[at : at + size].reshape(component.shape)
+            share = row[at : at + size].reshape([int(length) for length in component.shape])
             component.assign_add(share.astype(component.dtype.as_numpy_dtype))
         at += size
     return True

@@ -54,8 +54,8 @@ test-slurm: $(VENV)/.dev  ## on a Slurm of three nodes in namespaces, as root: a
 	$(BIN)/python -m pytest tests/slurm tests/contract/test_transport.py --long -m slurm -rs --durations 20
 
 .PHONY: public-scripts
-public-scripts: RUNS ?= 2,still,3,2x2
-public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into docs/public-scripts.md: make public-scripts DIR=/path [RUNS=2,still,3,2x2]; hours
+public-scripts: RUNS ?= 2,still,3,2x2,keras2
+public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into docs/public-scripts.md: make public-scripts DIR=/path [RUNS=2,still,3,2x2,keras2]; hours
 	$(BIN)/python -m tests.public_scripts $(DIR) --fetch --runs $(RUNS)
 	$(BIN)/python -m tests.public_scripts $(DIR) --page
 

@@ -153,7 +153,7 @@ def families(document: Document | None) -> Iterator[Metric]:
     yield from _reported(active)
     yield from _TASK.metrics(
         [
-            ([name, str(task.get("task")), str(task.get("host"))], task)
+            ([name, str(task.get("task")), str(task.get("host") or "")], task)
             for name, run in active.items()
             for task in run.get("tasks") or []
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client.choice import is_active, runs_of
+from orchestrator.client.choice import is_active
 from orchestrator.client.environment import Environment
 from orchestrator.client.known_run import known_runs
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
@@ -72,7 +72,8 @@ def _by_coordinator(environment: Environment) -> Callable[[HostPlan], Mapping[st
     """Return what tells the state of a host in the active runs, or that it is drained; nothing if nobody answers."""
     try:
         client = environment.client()
-        runs = [r for r in runs_of(client) if is_active(r) and r.get("phase") != "QUEUED"]
+        shown = client.get("/v1/status", {"waiting": "no"})["runs"]
+        runs = [run for run in shown if is_active(run) and run["phase"] != "QUEUED"]  # of an older orch: all
         drained = client.get("/v1/coordinator").get("drained") or {}
     except CoordinatorUnreachable:
         return lambda _host: {}

@@ -5,13 +5,18 @@ Pure functions of the state, for all concerns. The answers to what only one of t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 from orchestrator.core.actions import ReleaseTask, StartTask
 from orchestrator.core.causes import Blame
 from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX, endpoint, have_ports_apart
 from orchestrator.core.launching.wiring import Addresses
+from orchestrator.core.plan import TaskId, TaskPlan
 from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Stopping
+from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.strategy import STRATEGIES
@@ -34,14 +39,24 @@ def is_served(run: Run, task: Task) -> bool:
 
 def gang(run: Run) -> list[Task]:
     """Return the tasks that are restarted together."""
-    alone = STRATEGIES[run.plan.strategy].alone
+    alone = _alone(run)
     return [task for task in run.tasks if task.id.type not in alone] if alone else list(run.tasks)
 
 
 def individuals(run: Run) -> list[Task]:
     """Return the tasks that are restarted by themselves."""
-    alone = STRATEGIES[run.plan.strategy].alone
+    alone = _alone(run)
     return [task for task in run.tasks if task.id.type in alone] if alone else []
+
+
+def _alone(run: Run) -> frozenset[str]:
+    """Return the types of the run's tasks that are restarted by themselves."""
+    types = cast("Roster[TaskId, TaskPlan]", run.plan.tasks).once(_types)
+    return STRATEGIES[run.plan.strategy].alone & types
+
+
+def _types(tasks: Iterable[TaskPlan]) -> frozenset[str]:
+    return frozenset([task.id.type for task in tasks])
 
 
 def highest_reported(run: Run) -> int:

@@ -25,7 +25,7 @@ from orchestrator.core import conflicts
 from orchestrator.core.conflicts import Holding
 from orchestrator.core.events import HostLent
 from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
-from orchestrator.core.launching.placement import NoPlacement
+from orchestrator.core.launching.placement import NoPlacement, in_words
 from orchestrator.core.phases.stopping import END_S, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
 from orchestrator.core.pool import (
@@ -99,7 +99,16 @@ class QueueTurn:
         what = f"{', '.join(named[:NAMED_MAX])} and more runs" if self.has_more else listed(named)
         when = f"; expected to begin in {duration(self.begins_at - now)}" if self.begins_at < inf else ""
         others = f": {self.ask.others}" if self.ask.others else ""
-        return f"waits in the queue{f' for {what}' if what else ''}{others}{when}"
+        return f"waits in the queue{f' for {what}' if what else ''}{others}{when}{self._place_in_words()}"
+
+    def _place_in_words(self) -> str:
+        """Return what a run needs whose place is still to be chosen, and where it would go, if that is held back."""
+        if self.ask.plan is None:
+            return ""
+        hosts = [*dict.fromkeys(task.host for task in self.ask.place.tasks)] if self.ask.place else []
+        more = [f"{len(hosts) - NAMED_MAX} more"] if len(hosts) > NAMED_MAX else []
+        where = f"; would go to {listed([*hosts[:NAMED_MAX], *more])}" if hosts else ""
+        return f"; needs {in_words(self.ask.plan.needs)}{where}"
 
 
 def turns(runs: Iterable[Run], now: Instant, known: Known = NOTHING) -> list[QueueTurn]:
@@ -237,8 +246,8 @@ class _Chooser:
         ends = [each for each, _ in sorted(taken, key=lambda one: one[1] if one[1] > self._now else inf)]
         place = self._find(plan, [])
         if not isinstance(place, Placed):
-            held = self._held([])
-            return replace(ask, others=sentence(in_vain(plan, held, self._known, self._now).items()))
+            nobody = _held([], self._out)
+            return replace(ask, others=sentence(in_vain(plan, nobody, self._known, self._now).items()))
         fewest, most = 1, len(ends)
         while fewest < most:
             middle = (fewest + most) // 2
@@ -257,18 +266,8 @@ class _Chooser:
         """Return a request that has the place for itself from now on, or has it held back."""
         return ask if ask.plan is None or ask.place is None else self._with(ask, ask.plan, ask.place)
 
-    def why_not(self, ask: Ask, taken: Sequence[tuple[Ask, Instant]]) -> str:
-        """Return who has what a run needs now; empty where its places are fixed."""
-        if ask.plan is None:
-            return ""
-        held = self._held([each for each, _ in taken])
-        return sentence(in_vain(ask.plan, held, self._known, self._now).items())
-
-    def _held(self, busy: Iterable[Ask]) -> Held:
-        return _held(busy, self._out)
-
     def _find(self, plan: Plan, busy: Iterable[Ask]) -> Placed | tuple[NoPlacement, ...]:
-        return find(plan, self._held(busy), self._known, self._now, tells=False)
+        return find(plan, _held(busy, self._out), self._known, self._now, tells=False)
 
     def _with(self, ask: Ask, plan: Plan, place: Placed) -> Ask:
         there = placed(plan, place)
@@ -321,7 +320,7 @@ def reckon(
         ask = chooser.choose(asked, taken, ahead) if chooser is not None else asked
         kind = (id(ask.needs), ask.lasts_s, ask.others)
         if kind in alike:
-            turns.append(replace(alike[kind], ask=ask))
+            turns.append(replace(alike[kind], ask=replace(ask, place=None)))
             continue
         holding = list({id(entry): entry for need in ask.needs for entry in holders.get(need, ())}.values())
         before = [lines[need] for need in ask.needs if need in lines]
@@ -340,9 +339,11 @@ def reckon(
         first = {id(turn): turn for line in before for turn in line.turns}
         blockers = [blocker for blocker, _ in holding] + [turn.ask for turn in first.values()]
         waits_for = tuple((blocker.run_id, _shared(blocker, ask)) for blocker in blockers)
-        turn = QueueTurn(ask, max(frees), waits_for, any(line.has_more for line in before))
+        is_held_back = not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX)
+        shown = ask if is_held_back else replace(ask, place=None)
+        turn = QueueTurn(shown, max(frees), waits_for, any(line.has_more for line in before))
         turns.append(turn)
-        if not ask.others and (ask.plan is None or len(ahead) < RESERVED_MAX):
+        if is_held_back:
             ask = ask if chooser is None else chooser.named(ask)
             ahead.append((ask, turn.begins_at + ask.lasts_s))
             for need in ask.needs:
@@ -358,15 +359,11 @@ def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTH
     others = tuple(others)
     last = new_run("", replace(plan, queue=QueuePlan(PRIORITIES[0])), epoch=0, at=now)
     turn = next(turn for turn in turns([*others, last], now, known) if not turn.ask.run_id)
-    if turn.has_come:
+    if turn.has_come or turn.ask.plan is None:
         return turn, ""
-    chooser = _Chooser(known, unfit(others), now)
-    taken = [
-        (_ask(each, known), inf)
-        for each in others
-        if not each.phase.is_terminal and each.phase is not Phase.QUEUED
-    ]
-    return turn, chooser.why_not(turn.ask, taken)
+    active = [each for each in others if not each.phase.is_terminal and each.phase is not Phase.QUEUED]
+    held = _held((_ask(each, known) for each in active), unfit(others))
+    return turn, sentence(in_vain(turn.ask.plan, held, known, now).items())
 
 
 WAY_AGAIN_S = 3600.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+from orchestrator.core.launching.placement import in_words
 from orchestrator.core.plan import PRIORITIES
 from orchestrator.core.pool import NOTHING, Known
 from orchestrator.core.queue import QueueTurn, turns
@@ -50,6 +51,14 @@ def _turn(turn: QueueTurn, run: Run, now: float) -> dict[str, Any]:
         "waited_s": round(now - queued.since_at, 1),
         "waits_for": [{"run_id": run_id, "needs": list(needs)} for run_id, needs in turn.waits_for],
         "others": _others(turn, queued),
+        # Of a run whose place is still to be chosen: what it asks for; and the place that is held back for it, if any.
+        "needs": in_words(turn.ask.plan.needs) if turn.ask.plan else None,
+        "place": [
+            {"task": str(task.id), "host": task.host, "gpus": list(task.gpus)}
+            for task in turn.ask.place.tasks
+        ]
+        if turn.ask.place
+        else None,
         "begins_in_s": round(turn.begins_at - now, 1) if turn.begins_at < inf else None,
         "gives_up_in_s": round(queued.give_up_at - now, 1) if queued.give_up_at is not None else None,
         "time_limit_s": run.plan.time_limit_s,

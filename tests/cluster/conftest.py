@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.head.reach.ssh.transport import SshTransport
+from tests.cluster import stand_in_python
 from tests.cluster.cluster import Cluster, lab_of, wait_until
 from tests.cluster.lab import Lab, LabHost
 
@@ -70,6 +73,40 @@ def second(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     made.orch("kill", "--all", "--force")
     made.orch("coordinator", "stop")
     made._short.cleanup()
+
+
+def python_for_all(directory: Path) -> str:
+    """Return a Python with the packages of the tests that every user of this machine can run."""
+
+    def is_open(path: Path) -> bool:
+        return path.exists() and all(parent.stat().st_mode & 1 for parent in path.parents)
+
+    own = Path(sys.executable).resolve()
+    base = next(filter(is_open, (own, Path(f"/usr/bin/python3.{sys.version_info[1]}"))), None)
+    if base is None or not is_open(Path(sysconfig.get_path("purelib"))):
+        pytest.skip("NO ACCESS: other users cannot reach this Python and its packages")
+    found = directory / "bin" / "python3"  # what the agent is started with
+    found.unlink()
+    found.symlink_to(base)
+    return str(stand_in_python.make(directory / "python", base=base))
+
+
+@pytest.fixture
+def two_users(make_lab: MakeLab, tmp_path: Path) -> Iterator[dict[str, Cluster]]:
+    """Two users, each with a head node, on three hosts where both have accounts and the Python of `lab.dir/python`."""
+    lab = make_lab(3)
+    python_for_all(lab.dir)
+    heads: dict[str, Cluster] = {}
+    for user in ("ann", "bob"):
+        heads[user] = Cluster(tmp_path / user, lab)
+        heads[user].directory.mkdir()
+    for host in lab.hosts:
+        host.own_accounts(*heads)
+    yield heads
+    for head in heads.values():
+        head.orch("kill", "--all", "--force")
+        head.orch("coordinator", "stop")
+        head._short.cleanup()
 
 
 @pytest.fixture

@@ -23,9 +23,8 @@ from orchestrator.head.hosts.examination import Examined, examine
 from orchestrator.head.reach.ssh.transport import SshTransport
 from orchestrator.reporting.findings import Finding
 from tests.cluster.cluster import WORKDIR, Cluster
-from tests.cluster.conftest import MakeLab
+from tests.cluster.conftest import MakeLab, python_for_all
 from tests.cluster.lab import FIRST_UID, Lab, LabHost
-from tests.cluster.test_leases import python_for_all
 from tests.patience import patient
 
 pytestmark = pytest.mark.lab

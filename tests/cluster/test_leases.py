@@ -6,8 +6,6 @@ import json
 import os
 import random
 import re
-import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import stand_in_python
 from tests.cluster.cluster import Cluster, lab_of, wait_until
-from tests.cluster.conftest import MakeLab
-from tests.cluster.lab import FIRST_UID
+from tests.cluster.lab import FIRST_UID, Lab
 from tests.patience import patient
 
 pytestmark = pytest.mark.lab
@@ -42,14 +38,19 @@ _DIVIDED = "; ".join(
 )
 
 
+def has_two_gpus(lab: Lab) -> None:
+    """Let the driver's tool show two GPUs on each host."""
+    tool = lab.dir / "bin" / "nvidia-smi"
+    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
+    tool.chmod(0o755)
+
+
 @pytest.fixture
 def two_gpus(cluster: Cluster) -> Iterator[None]:
     """Each host has two GPUs, as far as a driver tells."""
-    tool = lab_of(cluster).dir / "bin" / "nvidia-smi"
-    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
-    tool.chmod(0o755)
+    has_two_gpus(lab_of(cluster))
     yield
-    tool.unlink()
+    (lab_of(cluster).dir / "bin" / "nvidia-smi").unlink()
 
 
 def with_gpus(cluster: Cluster, gpus: list[int | str], hosts: int = 1) -> list[dict[str, Any]]:
@@ -222,42 +223,18 @@ def leased_now(lab: Path) -> set[tuple[str, str, str]]:
     return found
 
 
-def python_for_all(directory: Path) -> str:
-    """Return a Python with the packages of the tests that every user of this machine can run."""
-
-    def is_open(path: Path) -> bool:
-        return path.exists() and all(parent.stat().st_mode & 1 for parent in path.parents)
-
-    own = Path(sys.executable).resolve()
-    base = next(filter(is_open, (own, Path(f"/usr/bin/python3.{sys.version_info[1]}"))), None)
-    if base is None or not is_open(Path(sysconfig.get_path("purelib"))):
-        pytest.skip("NO ACCESS: other users cannot reach this Python and its packages")
-    found = directory / "bin" / "python3"  # what the agent is started with
-    found.unlink()
-    found.symlink_to(base)
-    return str(stand_in_python.make(directory / "python", base=base))
-
-
 @pytest.mark.parametrize(
     ("each", "steps", "kills_max"), [(1, 60, 2), pytest.param(5, 300, 8, marks=pytest.mark.long)]
 )
 @pytest.mark.timeout(900)
 @pytest.mark.fault(99, 120)
 def test_row_99_runs_of_two_users_on_two_hosts_and_heads_that_are_killed_at_random(
-    make_lab: MakeLab, tmp_path: Path, each: int, steps: int, kills_max: int
+    two_users: dict[str, Cluster], each: int, steps: int, kills_max: int
 ) -> None:
     chance = random.Random(7)
-    lab = make_lab(2)
-    python = python_for_all(lab.dir)
-    tool = lab.dir / "bin" / "nvidia-smi"
-    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
-    tool.chmod(0o755)
-    heads: dict[str, Cluster] = {}
-    for user in ("ann", "bob"):
-        heads[user] = Cluster(tmp_path / user, lab)
-        heads[user].directory.mkdir()
-    for host in lab.hosts:
-        host.own_accounts(*heads)
+    heads = two_users
+    lab = lab_of(heads["ann"])
+    has_two_gpus(lab)
     twice: list[set[tuple[str, str, str]]] = []
     seen: set[str] = set()
     over = threading.Event()
@@ -284,7 +261,7 @@ def test_row_99_runs_of_two_users_on_two_hosts_and_heads_that_are_killed_at_rand
                     "hosts": hosts,
                     "checkpoint": {"dir": str(saves)},
                     "queue": {},
-                    "python": python,
+                    "python": str(lab.dir / "python" / "bin" / "python3"),
                 }
                 lasts = str(chance.randint(steps, 2 * steps))
                 spec = head.spec("--steps", lasts, tasks=len(places), name=f"{user}-{number}", **more)
@@ -316,9 +293,5 @@ def test_row_99_runs_of_two_users_on_two_hosts_and_heads_that_are_killed_at_rand
     finally:
         over.set()
         looking.join()
-        for head in heads.values():
-            head.orch("kill", "--all", "--force")
-            head.orch("coordinator", "stop")
-            head._short.cleanup()
     assert not twice, "no GPU was leased twice"
     assert len(seen) == 2 * each

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.cluster import Cluster, lab_of, wait_until
-from tests.cluster.test_leases import _FIRST, _NVIDIA_SMI
+from tests.cluster.test_leases import has_two_gpus
 
 pytestmark = pytest.mark.lab
 
@@ -68,11 +67,9 @@ def test_two_runs_of_one_worker_are_on_two_machines_and_a_third_head_takes_the_t
 @pytest.fixture
 def two_gpus(cluster: Cluster) -> Iterator[None]:
     """Each host has two GPUs, as far as a driver tells."""
-    tool = lab_of(cluster).dir / "bin" / "nvidia-smi"
-    tool.write_text(_NVIDIA_SMI.format(gpu=_FIRST, more=""))
-    tool.chmod(0o755)
+    has_two_gpus(lab_of(cluster))
     yield
-    tool.unlink()
+    (lab_of(cluster).dir / "bin" / "nvidia-smi").unlink()
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -125,29 +122,35 @@ os.unlink(lock)
 '''
 
 
-def _race(heads: Sequence[Cluster], starts: int, directory: Path) -> None:
-    """Let all heads start gangs of two on three hosts at once, and wait for the end of all. One can run at a time."""
+def _race(users: dict[str, Cluster], starts: int) -> None:
+    """Let both users start gangs of two on three hosts at once, and wait for the end of all. One can run at a time."""
+    heads = [*users.values()]
+    lab = lab_of(heads[0])
+    has_two_gpus(lab)
+    directory = lab.dir / "race"
+    directory.mkdir()
+    directory.chmod(0o1777)
     work = directory / "work"
     work.mkdir()
     (work / "alone.py").write_text(_ALONE)
-    hosts = [{**host, "slots": 1} for host in heads[0].hosts(3)]
 
-    def start(head: Cluster, number: int, which: int) -> None:
-        types = {"worker": {"replicas": 2}}
+    def start_all(user: str) -> None:
+        hosts = [{**host, "user": user, "slots": 1, "gpus": [0]} for host in users[user].hosts(3)]
         more: dict[str, Any] = {"script": "alone.py", "workdir": str(work), "checkpoint": False}
-        spec = head.spec(str(directory / "x"), name=f"r{which}-{number}", hosts=hosts, types=types, **more)
-        head.ok("up", spec, "--queue", "--detach", "--no-check", timeout=120.0)
+        more |= {
+            "types": {"worker": {"replicas": 2, "gpus": 1}},
+            "python": str(lab.dir / "python" / "bin" / "python3"),
+        }
+        for number in range(starts // len(users)):
+            spec = users[user].spec(str(directory / "x"), name=f"r-{user}-{number}", hosts=hosts, **more)
+            users[user].ok("up", spec, "--queue", "--detach", "--no-check", timeout=120.0)
 
-    def start_all(which: int) -> None:
-        for number in range(starts // len(heads)):
-            start(heads[which], number, which)
-
-    with ThreadPoolExecutor(len(heads)) as at_once:
-        list(at_once.map(start_all, range(len(heads))))
+    with ThreadPoolExecutor(len(users)) as at_once:
+        list(at_once.map(start_all, users))
 
     def phases() -> list[str]:
         shown = [json.loads(head.ok("runs", "--json"))["runs"] for head in heads]  # also those put away
-        return [str(run["phase"]) for runs in shown for run in runs if str(run["name"]).startswith("r")]
+        return [str(run["phase"]) for runs in shown for run in runs if str(run["name"]).startswith("r-")]
 
     ended = {"SUCCEEDED", "FAILED", "KILLED"}
     wait_until(lambda: set(phases()) <= ended, "all runs have ended", timeout=starts * 40.0)
@@ -156,15 +159,11 @@ def _race(heads: Sequence[Cluster], starts: int, directory: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_two_heads_race_for_starts_and_none_is_lost(
-    cluster: Cluster, second: Cluster, tmp_path: Path
-) -> None:
-    _race((cluster, second), 12, tmp_path)
+def test_two_users_race_for_starts_and_none_is_lost(two_users: dict[str, Cluster]) -> None:
+    _race(two_users, 12)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_two_heads_race_for_two_hundred_starts_and_none_is_lost(
-    cluster: Cluster, second: Cluster, tmp_path: Path
-) -> None:
-    _race((cluster, second), 200, tmp_path)
+def test_two_users_race_for_two_hundred_starts_and_none_is_lost(two_users: dict[str, Cluster]) -> None:
+    _race(two_users, 200)

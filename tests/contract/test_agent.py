@@ -254,6 +254,27 @@ def test_a_seed_fills_the_scratch_before_the_release(connect: Connect, tmp_path:
     assert (seed / "weights").read_text() == "w1"
 
 
+def test_a_task_that_cannot_have_the_seed_of_its_chief_is_not_released(
+    connect: Connect, tmp_path: Path
+) -> None:
+    seed = tmp_path / "gen-000001"
+    seed.mkdir()
+    (seed / ".orch-seed.json").write_text('{"global_step": 5}')
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    agent.start(agent.push(train="print('begun')"), scratch=True)
+    agent.until_phase("ready")
+    to: dict[str, Any] = {"generation": 1, "task": "worker:0", "env": {}}
+    gone = str(tmp_path / "gen-000009")
+    assert agent.error("release", seed=gone, **to) != "internal", "it cannot be copied"
+    assert agent.error("release", seed=str(seed), seed_step=7, **to) == "seed-differs"
+    other = {"dir": str(tmp_path), "token": "of another directory"}
+    assert agent.error("release", seed=str(seed), share=other, **to) == "share-missing"
+    assert agent.until(bool)[0]["phase"] == "ready"
+    agent.ok("release", seed=str(seed), **to)
+    assert agent.until_phase("exited")["exit"]["last_lines"] == ["begun"]
+
+
 # ---------------------------------------------------------------- fences
 
 

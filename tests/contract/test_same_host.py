@@ -140,6 +140,12 @@ def forget_sign(host_dir: str) -> None:
     os.utime(sign, (time.time() - 600, time.time() - 600))
 
 
+def is_stopped(who: process.Identity) -> bool:
+    """Return whether a signal has stopped the process."""
+    stat = process.stat_of(who.pid)
+    return stat is not None and stat.state == "T"
+
+
 @pytest.mark.fault(109)
 @pytest.mark.parametrize("boot", [None, "11111111-aaaa"])
 def test_a_host_that_gets_another_name_keeps_its_run(
@@ -246,15 +252,17 @@ def test_a_machine_that_was_silent_for_long_leaves_the_directory_to_the_one_that
 ) -> None:
     one = machine("gpu", boot="11111111-aaaa")
     first = one.connect()
-    frozen = process.identity(first.pid)
-    assert frozen is not None
-    inside = [who for who in process.descendants(first.pid) if process.alive(who)] or [frozen]
-    for who in (*inside, frozen):
+    outside = process.identity(first.pid)
+    assert outside is not None
+    inside = process.descendants(first.pid)
+    for who in inside:
         process.signal(who, signal.SIGSTOP)
+    # `nsenter`, which waits for them, stops itself once it has seen that. Continued before then, it would stop after.
+    comes(lambda: is_stopped(outside), patient(10.0))
     forget_sign(first.hello["host_dir"])
     second = machine("gpu", boot="22222222-bbbb").connect()
     assert second.hello["host_dir"] == first.hello["host_dir"]
-    for who in (*inside, frozen):
+    for who in (*inside, outside):
         process.signal(who, signal.SIGCONT)
     while first.hear():
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,20 +52,35 @@ def test_a_script_that_skips_the_folds_that_are_there_goes_on_with_the_right_one
             assert values == pytest.approx(expected["histories"][fold][name], rel=1e-3), (fold, name)
 
 
-def test_workers_that_have_other_data_are_named(gang: Callable[..., Gang], tmp_path: Path) -> None:
+def test_workers_that_have_other_data_or_see_it_in_another_order_are_named(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
     run = gang(
         SCRIPTS / "other_data.py",
         directories=[tmp_path / "0", tmp_path / "1"],
         env=environment(replicas_on_cpu=1),
     )
-    assert run.ended() == [1, 1]
+    assert run.ended() == [1, 1], run.tasks[0].err
+    orders: list[list[str]] = []
     for task, heard in zip(run.tasks, run.heard, strict=True):
-        error = next(message["error"] for message in heard if "error" in message)
-        assert error["kind"] == "unsupported"
-        assert error["message"].startswith(
+        other, order, *_at_its_end = (message["error"] for message in heard if "error" in message)
+        assert (other["kind"], order["kind"]) == ("unsupported", "unsupported")
+        assert other["message"].startswith(
             "the workers do not train the same: worker:1 and worker:0 differ in the data of a fit"
         )
-        assert "not reached" not in task.out
+        assert order["message"].startswith(
+            "the workers see the data in another order: the first batch of worker:1 is another one than that of "
+            "worker:0"
+        )
+        refused, *told = task.out.splitlines()
+        assert refused == "refused"
+        listed, *fits = [json.loads(line) for line in told]
+        orders.append(listed["order"])
+        steps = {"rows": 6, "lines": 12, "files": 18, "noisy": 24, "words": 30}
+        assert {fit["fit"]: fit["steps"] for fit in fits} == steps, "data in one order trains"
+        assert [fit["rate"] for fit in fits] == pytest.approx([1e-6] * 5)
+    assert orders[0] != orders[1], "the file system lists the same files in another order on each worker"
+    assert sorted(orders[0]) == sorted(orders[1])
 
 
 class Read:

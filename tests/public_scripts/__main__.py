@@ -1,8 +1,9 @@
 """Public Keras and TensorFlow scripts, plain and under `transparent: true`: `make public-scripts DIR=…`.
 
 Each script is run as its author does, and by two workers of which one is killed with SIGKILL in the middle of `fit`,
-after which a second generation goes on from its backup. `--runs 2,still,3,2x2` adds: both with the noise of layers off,
-where there is some; three workers; and two workers with two replicas each. Weights are compared; where there is noise,
+after which a second generation goes on from its backup. `--runs 2,still,3,2x2,keras2` adds: both with the noise of
+layers off, where there is some; three workers; two workers with two replicas each; and both with tf_keras in the place
+of Keras 3, where the script can do with it. Weights are compared; where there is noise,
 the loss; and the names of the files that are left. A refusal is recorded with its line. What is not equal is compared
 with how far one process is from itself: with its first weights moved by a relative 1e-7, and with other noise. Scripts
 by their authors come from GitHub; those of `scripts/` are written after public examples, since these need their data.
@@ -36,6 +37,9 @@ _NOISE = re.compile(
     r"Dropout|Random[A-Z]\w+(?=\()|keras\.random\b|tf\.random\b|GaussianNoise|BatchNormalization|backend\.random\b"
     r"|mixed_b?float16"
 )
+
+_ENVIRONMENTS = {"still": {"ORCH_PUBLIC_STILL": "1"}, "keras2": {"ORCH_PUBLIC_KERAS": "tf_keras"}}
+"""What is set for the runs that are compared with one process of their own."""
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Unsupported|NoNetwork)\b")
 _STARVED = re.compile(r"heartbeat timeout|Unexpected heartbeat request|failed to connect to all addresses")
@@ -102,7 +106,11 @@ def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Name
             continue
         if row.get("2", {}).get("outcome") == "refused":
             continue
-        row[run] = {"commit": commit(), **_transparent(row, script, run)}
+        seen = _transparent(row, script, run)
+        if run == "keras2" and seen["outcome"] == "not run":
+            print(f"{name} is for Keras 3: {seen['why']}", flush=True)
+            continue
+        row[run] = {"commit": commit(), **seen}
         print(f"{name}, {run}: {verdict(row, run)} {row[run]}", flush=True)
     _compare_with_itself(row, script)
     known[name] = {"commit": commit(), **row}
@@ -214,15 +222,23 @@ def _plain(copy: Path, home: Path, env: dict[str, str], kind: str = "plain") -> 
 
 
 def _transparent(row: dict[str, Any], script: dict[str, Any], run: str) -> dict[str, Any]:
-    from tests.public_scripts.running import stored
+    from tests.public_scripts.running import of_tf_keras, stored
 
-    home, env = _home(script), {"ORCH_PUBLIC_STILL": "1"} if run == "still" else {}
-    copy = home / f"{home.name}.py"
-    expected = _plain(copy, home, env, "plain-still") if env else stored(home / "plain")
+    home, env = _home(script), _ENVIRONMENTS.get(run, {})
+    copy, kind = home / f"{home.name}.py", f"plain-{run}" if env else "plain"
+    if run == "keras2":
+        text, copy = copy.read_text(), home / run / copy.name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(of_tf_keras(text))
+    expected = _plain(copy, home, env, kind) if env else stored(home / kind)
     if expected is None or "why" in expected:
         return {"outcome": "not run", **(expected or {"why": "the plain run has left nothing"})}
     # Some kill the chief, some another worker; one that is too short is not killed.
-    kill = (zlib.crc32(script["path"].encode()) % 2, max(3, row["steps"] // 2 + 1)) if run == "2" else None
+    kill = (
+        (zlib.crc32(script["path"].encode()) % 2, max(3, row["steps"] // 2 + 1))
+        if run in ("2", "keras2")
+        else None
+    )
     if kill is not None and kill[1] >= row["steps"]:
         kill = None
     place, replicas = home / f"run-{run}", 2 if run == "2x2" else 1
@@ -230,7 +246,7 @@ def _transparent(row: dict[str, Any], script: dict[str, Any], run: str) -> dict[
     result = seen.pop("result", None)
     if result is None:
         return seen
-    alone, chief = home / ("plain-still" if env else "plain") / "work", place / "worker-0" / "work"
+    alone, chief = home / kind / "work", place / "worker-0" / "work"
     count, differing = left.compared(alone, chief)
     return {
         **seen,

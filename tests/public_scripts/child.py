@@ -3,13 +3,14 @@
 It leaves the figures of each `fit`, and the weights of all models that were fitted, in HOME. With ORCH_PUBLIC_KILL_AT
 it kills itself with SIGKILL within the batch of that number; with ORCH_PUBLIC_STILL the noise of layers is off.
 ORCH_PUBLIC_CONTROL is for a process that is compared with itself: `moved:1` moves the first weights by a relative 1e-7,
-`redrawn:1` draws other noise.
+`redrawn:1` draws other noise. ORCH_PUBLIC_KERAS is the Keras that the script imports, if it is not Keras 3.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import runpy
@@ -17,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,9 @@ def main(kind: str, script: str, home: Path) -> int:
 
 def _alone(script: str) -> int:
     """Run it as its author does, but from the seeds that workers have: else the weights begin elsewhere."""
-    import keras
-
     from orchestrator.task.transparent.chance import SEED, equal_generators
 
-    keras.utils.set_random_seed(SEED)
+    _keras().utils.set_random_seed(SEED)
     equal_generators()
     sys.argv = [script]
     sys.path.insert(0, str(Path(script).parent))
@@ -72,17 +72,18 @@ def _as_worker(script: str) -> int:
 
 def _watch_models(home: Path) -> dict[str, Any]:
     """Remember which models are fitted, what each fit has shown, and how many batches there were."""
-    import keras
-
+    keras = _keras()
+    # Of Keras 3 the trainer's own `fit`, as it is by then: the runtime patches it.
     trainer: Any = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
-    callbacks: Any = sys.modules["keras.src.callbacks.callback_list"].CallbackList
+    if keras.__name__ == "tf_keras":
+        trainer = types.SimpleNamespace(fit=keras.Model.fit)
+    callbacks: Any = sys.modules[f"{keras.__name__}.src.callbacks"].CallbackList
     seen: dict[str, Any] = {"models": [], "fits": [], "steps": 0}
     kill_at = int(os.environ.get("ORCH_PUBLIC_KILL_AT") or 0)
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(self is each for each in seen["models"]):
             seen["models"].append(self)
-        # The trainer's own, as it is by now: the runtime may have patched it since.
         history = trainer.fit(self, *args, **kwargs)
         shown = {name: [float(np.mean(v)) for v in values] for name, values in history.history.items()}
         seen["fits"].append(shown)
@@ -104,6 +105,10 @@ def _watch_models(home: Path) -> dict[str, Any]:
     return seen
 
 
+def _keras() -> Any:
+    return importlib.import_module(os.environ.get("ORCH_PUBLIC_KERAS", "keras"))
+
+
 def _move_weights(number: int) -> None:
     """Move the weights of each model by a relative 1e-7, once, before its first step."""
     callbacks: Any = sys.modules["keras.src.callbacks.callback_list"].CallbackList
@@ -122,7 +127,11 @@ def _move_weights(number: int) -> None:
 
 
 def _write(home: Path, seen: dict[str, Any]) -> None:
-    arrays = [np.asarray(v) for model in seen["models"] for v in model.trainable_variables]
+    arrays = [
+        v.numpy() if hasattr(v, "numpy") else np.asarray(v)
+        for model in seen["models"]
+        for v in model.trainable_variables
+    ]
     np.savez(home / "weights.npz", *arrays)
     (home / "result.json").write_text(json.dumps({"fits": seen["fits"], "steps": seen["steps"]}))
 

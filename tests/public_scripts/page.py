@@ -26,7 +26,7 @@ ITSELF = 2.0
 SAME_LOSS = 0.02
 """Of the last loss, relative, where one process does not end with the same weights twice either."""
 
-RUNS = ("2", "still", "3", "2x2")
+RUNS = ("2", "still", "3", "2x2", "keras2")
 
 
 def good(row: dict[str, Any], run: str) -> bool:
@@ -89,8 +89,19 @@ def table_of(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]
         "noise were also trained with it off. Each row names the commits at which its runs were made."
     )
     yield ""
-    yield "| script | fits | 2 workers, one killed | proof | files | noise off | 3 workers | 2 of 2 | | commit |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    heads = (
+        "script",
+        "fits",
+        "2 workers, one killed",
+        "proof",
+        "files",
+        "noise off",
+        "3 workers",
+        "2 of 2",
+        "tf_keras",
+    )
+    yield f"| {' | '.join(heads)} | | commit |"
+    yield f"|{' --- |' * (len(heads) + 2)}"
     for script, row in rows:
         yield "| " + " | ".join(_cells(script, row)) + " |"
     yield ""
@@ -120,9 +131,9 @@ def name_of(script: dict[str, Any]) -> str:
 def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...]:
     name = name_of(script)
     if row is None:
-        return (name, *[""] * 7, "not run: no time for it", "")
+        return (name, *[""] * 8, "not run: no time for it", "")
     if row["outcome"] == "not run":
-        return (name, *[""] * 7, f"not run: {_cell(row['why'])}", _commits(row))
+        return (name, *[""] * 8, f"not run: {_cell(row['why'])}", _commits(row))
     two = row.get("2") or {}
     why = next((row[run]["why"] for run in RUNS if "why" in row.get(run, {})), "")
     noise = f"noise: {', '.join(row['noise'])}" if row["noise"] else ""

@@ -43,6 +43,12 @@ def shortened(text: str, changes: list[list[str]]) -> str:
     return text
 
 
+def of_tf_keras(text: str) -> str:
+    """Return the script with tf_keras in the place of Keras 3. Its lines stay."""
+    named = re.sub(r"(?m)^(\s*)import keras$", r"\g<1>import tf_keras as keras", text)
+    return re.sub(r"(?m)^(\s*(?:from|import) )keras\b", r"\g<1>tf_keras", named)
+
+
 def as_script(path: Path) -> str:
     """Return the text of a script, or the code of a notebook without its shell commands."""
     if path.suffix != ".ipynb":

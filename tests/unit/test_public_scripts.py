@@ -13,7 +13,7 @@ import tomllib
 from tests.public_scripts import left
 from tests.public_scripts.__main__ import _compared, _last, _proof, whole_collection
 from tests.public_scripts.page import OWN, RESULTS, good, name_of, table_of, verdict
-from tests.public_scripts.running import as_script, shortened
+from tests.public_scripts.running import as_script, of_tf_keras, shortened
 
 COLLECTION = Path(__file__).parents[1] / "public_scripts" / "collection.toml"
 
@@ -24,6 +24,14 @@ def test_a_copy_is_short_and_keeps_its_lines() -> None:
     )
     assert shortened(text, [["WIDTH = 64", "WIDTH = 8"]]) == (
         "import keras as keras\nbatch_size = 32\nnum_epochs = 2\nmodel.fit(x, epochs=2)\nWIDTH = 8\n"
+    )
+
+
+def test_a_copy_for_tf_keras_imports_it_by_the_names_of_keras() -> None:
+    text = "import keras\nimport keras_tuner\nfrom keras import layers\n  from keras.layers import Dense\nkeras.Input\n"
+    assert of_tf_keras(text) == (
+        "import tf_keras as keras\nimport keras_tuner\nfrom tf_keras import layers\n"
+        "  from tf_keras.layers import Dense\nkeras.Input\n"
     )
 
 
@@ -179,11 +187,11 @@ def test_the_table_says_what_was_not_run_and_why() -> None:
     lines = list(table_of(collection, known))
     assert "1 of " in lines[0]
     assert "1 of them as the page promises, 0 not" in lines[0]
-    assert f"| {first} |  |  |  |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
+    assert f"| {first} |  |  |  |  |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
     known[second]["2"] |= {"files_apart": [], "files_compared": 1, "files_differing": []}
     assert "| the same 1, 1 by what is in them |" in "".join(table_of(collection, known))
     known[second]["2"] |= {"files_differing": ["log.csv"]}
     assert "| differ: log.csv |" in "".join(table_of(collection, known))
     told = "equal (1e-06); worker:1 at step 8, from 6"
-    assert f"| {second} | 1 | {told} | equal (3e-07) | other: best.keras |  |  |  |  | unknown |" in lines
+    assert f"| {second} | 1 | {told} | equal (3e-07) | other: best.keras |  |  |  |  |  | unknown |" in lines
     assert sum("no time for it" in line for line in lines) == len(collection["script"]) - 2

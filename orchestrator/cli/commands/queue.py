@@ -10,7 +10,7 @@ from orchestrator.cli.session import Session
 from orchestrator.cli.show.tables import table
 from orchestrator.core.words import duration, listed
 
-_TITLES = ("RUN", "PRIORITY", "WAITED", "BEGINS", "LIMIT", "WAITS FOR")
+_TITLES = ("RUN", "PRIORITY", "WAITED", "BEGINS", "LIMIT", "NEEDS", "GOES TO", "WAITS FOR")
 
 
 def _row(turn: Mapping[str, Any]) -> list[str]:
@@ -22,6 +22,9 @@ def _row(turn: Mapping[str, Any]) -> list[str]:
         duration(turn["waited_s"]),
         f"in {duration(turn['begins_in_s'])}" if turn["begins_in_s"] is not None else "not known",
         duration(turn["time_limit_s"]) if turn["time_limit_s"] is not None else "none",
+        # A coordinator of an older orch says neither
+        str(turn.get("needs") or "-"),
+        ", ".join(dict.fromkeys(str(task["host"]) for task in turn.get("place") or ())) or "-",
         "; ".join(for_) or "nothing",
     ]
 

@@ -20,6 +20,9 @@ from orchestrator.reporting.fault_costs import sentence as costs_in_words
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""
 
+WAITING_MAX = 5
+"""How many runs that wait the status of all shows."""
+
 Document = Mapping[str, Any]
 
 
@@ -31,8 +34,12 @@ def status(document: Document, paint: Paint, *, width: int | None = None) -> str
     if not runs:
         return "No runs yet; `orch up FILE` starts one"
     full = [each_run for each_run in runs if is_active(each_run)] or [runs[-1]]
-    ended = [each_run for each_run in reversed(runs) if not is_active(each_run) and each_run not in full]
-    blocks = [run(each_run, paint, width=width) for each_run in full]
+    ended = [each_run for each_run in reversed(runs) if not is_active(each_run) and each_run is not full[0]]
+    waiting = [each_run["run_id"] for each_run in full if each_run.get("phase") == "QUEUED"][WAITING_MAX:]
+    left_out = set(waiting)
+    blocks = [run(each_run, paint, width=width) for each_run in full if each_run["run_id"] not in left_out]
+    if waiting:
+        blocks.append(f"Runs that wait besides: {len(waiting):,}; `orch queue` shows all in their order")
     if ended:
         lines = [paint("Ended runs:", "dim")]
         for each_run in ended[:ENDED_MAX]:

@@ -55,7 +55,7 @@ def task_row(task: Document, host: Document) -> dict[str, str]:
     heard = task.get("heartbeat_age_s")
     return {
         "TASK": str(task.get("task")),
-        "HOST": str(task.get("host")),
+        "HOST": or_dash(task.get("host")),
         "PHASE": phase_text(task),
         "PID": or_dash(task.get("pid")),
         "STEP": or_dash(task.get("global_step")),

@@ -388,7 +388,7 @@ class Top(App[None]):
     def action_drain(self) -> None:
         """Drain the host of the chosen task, once that is confirmed."""
         tasks = (self._seen.run or {}).get("tasks") or []
-        host = next((str(task["host"]) for task in tasks if task.get("task") == self._chosen), None)
+        host = next((task["host"] for task in tasks if task.get("task") == self._chosen), None)
         if host is None:
             self.notify("choose a task: its host is drained", severity="warning")
             return

@@ -26,9 +26,12 @@ def is_cut_off(run: Run) -> bool:
 
     Hosts that hold tasks count, and others that are connected. A host that was given up long ago does not count.
     """
-    holding = {task.host for task in run.tasks}
+    silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
+    if not silent:
+        return False
+    holding = {host.name for host in run.assignees}
     judging = [host for host in run.hosts if host.name in holding or host.link is Link.CONNECTED]
-    return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)
+    return 2 * sum(host.name in holding for host in silent) > len(judging)
 
 
 def living(run: Run, host: Host) -> list[Task]:

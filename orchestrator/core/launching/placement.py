@@ -84,9 +84,9 @@ class _Room:
     def __init__(self, index: int, host: HostPlan, occupied: Occupied) -> None:
         self.index = index
         self.host = host
-        self.free = (
-            [gpu for gpu in host.gpus if gpu not in occupied.gpus] if occupied.gpus else list(host.gpus)
-        )
+        self.free: Sequence[Gpu] = host.gpus
+        if occupied.gpus:
+            self.free = [gpu for gpu in host.gpus if gpu not in occupied.gpus]
         self.is_whole = len(self.free) == len(host.gpus)
         self.slots = host.slots
         if host.tasks_max is not None and occupied.slots:
@@ -189,9 +189,9 @@ def place(
     """
     wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
     rooms = [
-        _Room(i, host, occupied.get(host.name, _ALL_OF_IT))
+        _Room(i, host, there)
         for i, host in enumerate(hosts)
-        if not host.spare and not (occupied and occupied.get(host.name, _ALL_OF_IT).why)
+        if not host.spare and not (there := occupied.get(host.name, _ALL_OF_IT)).why
     ]
     problems = _too_many(rooms, wanted) or _too_hungry(rooms, wanted)
     problems = problems or _fill(rooms, wanted)
@@ -315,6 +315,21 @@ def _too_hungry(rooms: Sequence[_Room], wanted: Mapping[str, Ask]) -> list[NoPla
         if ask.is_particular and ask.needs <= len(most.free) and not any(room.fits(ask) for room in rooms)
     ]
     return hungry + lost
+
+
+def in_words(asks: Iterable[Ask]) -> str:
+    """Return what is asked for, for people.
+
+    >>> in_words([Ask("chief", 1), Ask("worker", 2, 4, labels=(("gpu", "a100"),))])
+    '1 chief, 2 workers with 4 GPUs each (`on: {gpu: a100}`)'
+    """
+    words = []
+    for ask in asks:
+        gpus = f" with {counted(ask.needs, 'GPU')}" + " each" * (ask.replicas > 1) if ask.needs else ""
+        words.append(
+            counted(ask.replicas, ask.type) + gpus + (f" ({particular(ask)})" if ask.is_particular else "")
+        )
+    return listed(words)
 
 
 def particular(ask: Ask) -> str:

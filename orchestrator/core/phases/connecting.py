@@ -58,6 +58,7 @@ _FINDINGS = {
 }
 
 _ON_ITS_WAY = (None, "importing", "building")
+_UNTIL_ITS_STEP = ("connecting", "building", "compiling")
 
 
 def due_at(run: Run) -> Deadline | None:
@@ -143,8 +144,7 @@ def _kept_apart(run: Run) -> list[tuple[Task, Task, str]]:
         (task, peer, finding)
         for task in _before_their_step(run)
         for peer, finding in _of(run, task.progress.unreached)
-        if task.progress.stage == "connecting"
-        or (task.progress.stage in ("building", "compiling") and _FINDINGS[finding].tells_later)
+        if task.progress.stage == "connecting" or _FINDINGS[finding].tells_later
         if finding != "refused" or not _is_coming(run, peer)
     ]
     # Every task connects to the chief, the chief itself too.
@@ -157,13 +157,14 @@ def _of(run: Run, unreached: tuple[tuple[TaskId, str], ...]) -> list[tuple[Task,
 
 
 def _before_their_step(run: Run) -> list[Task]:
-    """Return the tasks that were released, are heard, and have made no step."""
+    """Return the tasks that were released, are heard, and connect or build what trains, without a step yet."""
     if run.phase is not Phase.RUNNING:
         return []
     return [
         task
         for task in run.tasks
-        if task.phase is TaskPhase.RUNNING
+        if task.progress.stage in _UNTIL_ITS_STEP  # first, since it leaves out all that train
+        and task.phase is TaskPhase.RUNNING
         and not task.progress.has_stepped
         and task.heard_at is not None
         and run.host(task.host).link is Link.CONNECTED

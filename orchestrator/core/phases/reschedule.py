@@ -31,8 +31,10 @@ def _at_step(turn: Turn) -> None:
     may_train_on = planned is not None and planned.wanted_at is None and not planned.is_asked
     if may_stop_at_next_step(turn.run) and slots.waits_for_checkpoint(turn.run) and not may_train_on:
         turn.tell(MayStop("its next step is handed over"))
-    drained = [host for host in turn.run.assignees if host.state is HostState.DRAINED]
-    if any(host.moves_now for host in drained):  # a host that was lent for its tasks may be ready by now
+    drained = [host for host in turn.run.hosts if host.state is HostState.DRAINED]
+    if any(
+        host.moves_now and turn.run.tasks_on(host.name) for host in drained
+    ):  # a host that was lent for its tasks may be ready by now
         _move(turn, "the user wants it now")
 
 

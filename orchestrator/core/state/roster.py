@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from operator import is_
@@ -89,6 +89,11 @@ class Roster(tuple[V, ...], Generic[K, V]):
         if name not in self._index.positions:
             raise KeyError(str(name))
         return tuple.__getitem__(self, self._index.positions[name])
+
+    @property
+    def places(self) -> Collection[object]:
+        """Return the places of all values, each once."""
+        return self._index.places
 
     def at_place(self, place: object) -> list[V]:
         """Return the values of one place, in their order."""

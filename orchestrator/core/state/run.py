@@ -181,6 +181,11 @@ class Run:
         """Return whether the run waits or is being prepared, and so has no process anywhere."""
         return self.phase in (Phase.QUEUED, Phase.PENDING)
 
+    @property
+    def is_unplaced(self) -> bool:
+        """Return whether it waits for its first turn, and its place is chosen only then."""
+        return self.phase is Phase.QUEUED and not self.generation and self.submitted.has_choice
+
     def within(self, phase: type[_PhaseState]) -> _PhaseState:
         """Return what belongs to the phase that the run is in. Raises InvariantViolated where it is in another."""
         if not isinstance(self.phase_state, phase):
@@ -223,8 +228,8 @@ class Run:
     @property
     def assignees(self) -> tuple[Host, ...]:
         """Return the hosts that hold the tasks of this generation."""
-        holding = {task.host for task in self.tasks}
-        return tuple(host for host in self.hosts if host.name in holding)
+        holding = cast("Roster[TaskId, Task]", self.tasks).places
+        return tuple([host for host in self.hosts if host.name in holding])
 
     @property
     def chief(self) -> TaskId:

@@ -237,9 +237,12 @@ class Coordinator:
             *plan_copies.missing(self.paths, self._known()),
         ]
 
-    def status(self, name: str | None) -> dict[str, Any]:
-        """Return the document of `orch status`, for all runs, for the newest run of a name, or for a run id."""
-        runs = list(self.loop.runs.values())
+    def status(self, name: str | None, *, waiting: bool = True) -> dict[str, Any]:
+        """Return the document of `orch status`, for all runs, for the newest run of a name, or for a run id.
+
+        Thousands may wait in the queue: without `waiting` they are left out.
+        """
+        runs = [run for run in self.loop.runs.values() if waiting or run.phase is not Phase.QUEUED]
         if name is not None:
             runs = [self.look(name)]
         document = status.document(

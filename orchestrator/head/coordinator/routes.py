@@ -70,7 +70,7 @@ class _Api:
         return JSONResponse({"pid": os.getpid()})
 
     def status(self, of: Parameters, query: Body) -> Answer:
-        return self._coordinator.status(query.get("name"))
+        return self._coordinator.status(query.get("name"), waiting=query.get("waiting") != "no")
 
     def _plan(self, body: Body) -> Plan:
         try:

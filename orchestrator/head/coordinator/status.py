@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.core import bottleneck
 from orchestrator.core.causes import Blame, Cause
@@ -16,10 +16,11 @@ from orchestrator.core.gang import gang
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.state.checkpoint import Checkpoint
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.phase_states import Phase, Running
+from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.words import proof_by
@@ -48,13 +49,20 @@ def document(
     runs: Iterable[Run], *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES
 ) -> dict[str, Any]:
     """Return the document of all runs, oldest first."""
-    documents = [run_document(run, now=now, halted=halted, times=times) for run in runs]
+    documents = [
+        _of_one_that_waits(run, now, times.get(run.run_id))
+        if run.is_unplaced and run.run_id not in halted
+        else run_document(run, now=now, halted=halted, times=times)
+        for run in runs
+    ]
     return {"schema": SCHEMA, "runs": documents}
 
 
 def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES) -> dict[str, Any]:
     """Return the document of a run. It has ages in seconds, since monotonic times mean nothing to others."""
-    chief, placed, ended, last = run.task(run.chief), run.placed, run.first_cause, run.planned_end
+    chief, ended, last = run.task(run.chief), run.first_cause, run.planned_end
+    # The plan has a place where all is free; which one a run that waits gets is known at its turn only.
+    placed = None if run.is_unplaced else run.placed
     halt = halted.get(run.run_id)
     return {
         **_headline(run, now, halted),
@@ -91,9 +99,20 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "placed_against": dict(run.against),
         "hints": [run.no_rescue] if run.no_rescue and not run.phase.is_terminal else [],
         "proof": _proof(run),
-        "hosts": [_host(run, host, now) for host in run.hosts],
+        "hosts": [_host(run, host, now) for host in run.hosts] if placed else [],
         "tasks": [_task(run, placed, task, now) for task in run.tasks],
     }
+
+
+def _of_one_that_waits(run: Run, now: float, account: Account | None) -> dict[str, Any]:
+    """Return the document of a run that waits. Ten thousand may, and only their times change: the rest is kept."""
+    tasks = cast("Roster[TaskId, Task]", run.tasks)
+    times = _times(run, run.task(run.chief), account)
+    return {**tasks.once(_but_its_times, run), "phase_age_s": round(now - run.since_at, 1), **times}
+
+
+def _but_its_times(_: Roster[TaskId, Task], run: Run) -> dict[str, Any]:
+    return run_document(run, now=run.since_at)
 
 
 def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
@@ -315,7 +334,7 @@ def _state(host: Host, *, holds: bool) -> str:
     return "ready" if holds else "spare"
 
 
-def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
+def _task(run: Run, placed: Plan | None, task: Task, now: float) -> dict[str, Any]:
     host = run.host(task.host)
     phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
     heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
@@ -326,14 +345,14 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         stage = "importing"
     return {
         "task": str(task.id),
-        "host": task.host,
+        "host": task.host if placed else None,
         "phase": phase,
         "pid": task.pid,
         "generation": task.generation,
         "stage": stage,
         "unreached": [{"task": str(peer), "finding": finding} for peer, finding in task.progress.unreached],
         "address": endpoint(planned.peer_address, task.port) if task.port else None,
-        "gpus": list(placed.task(task.id).gpus),
+        "gpus": list(placed.task(task.id).gpus) if placed else [],
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
         **measures.shown(measures.TASK, task.progress.measured),

@@ -105,6 +105,30 @@ class _Waiting:
     future: Future[Reply[Any]] | None
 
 
+LATE_S = 1.0
+"""By how much a check may come late before the rest counts as time in which this process did not run."""
+
+
+class Silence:
+    """How long nothing was heard, as checks find it that come every `check_s`.
+
+    Time in which this process was stopped is left out: what arrived meanwhile is not read yet.
+    """
+
+    def __init__(self, now: float, check_s: float) -> None:
+        self._checked_at = now
+        self._check_s = check_s
+        self._lasted_s = 0.0
+
+    def lasts_s(self, now: float, heard_at: float) -> float:
+        """Return the seconds of silence at a check."""
+        if heard_at > self._checked_at:
+            self._lasted_s = 0.0
+        self._lasted_s += min(now - max(heard_at, self._checked_at), self._check_s + LATE_S)
+        self._checked_at = now
+        return self._lasted_s
+
+
 class Conversation:
     """One connection whose agent has said hello."""
 
@@ -123,6 +147,7 @@ class Conversation:
         self._is_writing = True
         """Whether a thread writes, or must not begin to."""
         self._silence_max_s: Callable[[], float] = lambda: math.inf
+        self._silence = Silence(self.heard_at, math.inf)
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
         self._ended = threading.Event()
@@ -133,6 +158,7 @@ class Conversation:
         The thread that writes cannot watch, since it is the first to block on a cut link.
         """
         self._silence_max_s = silence_max_s
+        self._silence = Silence(time.monotonic(), check_s)
         with self._lock:
             self._is_writing = bool(self._outbox)
             if self._is_writing:
@@ -245,7 +271,7 @@ class Conversation:
 
     def _check_silence(self) -> None:
         """Break off where nothing was heard for too long."""
-        silent_s = time.monotonic() - self.heard_at
+        silent_s = self._silence.lasts_s(time.monotonic(), self.heard_at)
         if silent_s > self._silence_max_s():
             self._crew.no_more(self._check_silence)
             self.break_off(f"nothing was heard for {duration(silent_s)}")

@@ -71,12 +71,13 @@ def with_policy(dataset: Any, workers: int, report: Reporter) -> Any:
             "a tf.data is shared by FILE, as the script asks: each worker makes batches of its own files, so where "
             "these differ in length the steps are others than those of one process (DATA takes its steps)",
         )
-    if asked != policies.AUTO:
-        return dataset
-    policy, why = choice_for(dataset, workers)
-    report("shard", why)
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = policies[policy]
+    if asked == policies.AUTO:
+        policy, why = choice_for(dataset, workers)
+        report("shard", why)
+        asked = options.experimental_distribute.auto_shard_policy = policies[policy]
+    if asked == policies.DATA:  # each worker takes its part of batches that must be the same on all
+        options.deterministic = True
     return dataset.with_options(options)
 
 
@@ -172,13 +173,32 @@ _DRAWN_AT_ONCE = frozenset(
 
 def _keeps_state(function: Any) -> bool:
     """Return whether a function of a data set calls Python, or uses a variable or another resource of the process."""
+    operations = _operations_of(function)
+    if operations is None:
+        return function is not None
+    is_python = any("PyFunc" in each for each in operations)
+    return is_python or any(
+        each.dtype.name == "resource" for each in function.function.graph.external_captures
+    )
+
+
+def _operations_of(function: Any) -> list[str] | None:
+    """Return the kinds of the operations in a function of a data set; None if it has no graph."""
     graph = getattr(getattr(function, "function", None), "graph", None)
     if graph is None:
-        return function is not None
+        return None
     written = graph.as_graph_def()
-    nodes = [*written.node, *(node for each in written.library.function for node in each.node_def)]
-    is_python = any("PyFunc" in node.op for node in nodes)
-    return is_python or any(each.dtype.name == "resource" for each in graph.external_captures)
+    return [
+        node.op for node in [*written.node, *(n for each in written.library.function for n in each.node_def)]
+    ]
+
+
+def draws_by_turns(dataset: Any) -> bool:
+    """Return whether functions that run beside each other draw from one state: whose turn comes first is not known."""
+    name = "_map_func" if "Parallel" in type(dataset).__name__ else ""
+    drawn = ("Assign", "EagerPyFunc", "Multinomial", "Parameterized", "PyFunc", "Random", "Rng", "Truncated")
+    operations = _operations_of(getattr(dataset, name, None)) or ()
+    return any(each.startswith(drawn) for each in operations) or any(map(draws_by_turns, dataset._inputs()))
 
 
 def _names_in(source: Any) -> list[str]:

@@ -88,7 +88,7 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
                 setting.report("batch", "a batch of the script is global: it is split among the replicas")
             if setting.library == "tf_keras":
                 build(model, kwargs.get("x"), setting, kwargs.get("batch_size"))
-            course = replay.Course(int(kwargs.get("initial_epoch") or 0))
+            course = replay.Course(int(kwargs.get("initial_epoch") or 0), int(kwargs.get("workers") or 1))
             saver = Saver(setting, course, given)
             kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
             saver.when_known = functools.partial(_known, saver, files)

@@ -66,8 +66,8 @@ def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -
     return [
         float(zlib.crc32(_caller(folder).encode())),
         whole,
-        *_summed_up([*data, first_batch]),
-        *_summed_up(variables_of(model)["model"]),
+        *summed_up([*data, first_batch]),
+        *summed_up(variables_of(model)["model"]),
     ], known
 
 
@@ -82,6 +82,12 @@ def differences(one: list[float], other: list[float]) -> list[str]:
         return ["what is known of it", CALLER, DATA]
     pairs = enumerate(zip(one, other, strict=True))
     return [_PLACES[place] for place, (a, b) in pairs if abs(a - b) > (0.1 if place in _EXACT else _ROUNDING)]
+
+
+def difference_of_sums(one: list[float], other: list[float]) -> bool:
+    """Return whether two results of `summed_up` are of different values."""
+    pairs = enumerate(zip(one, other, strict=True))
+    return any(abs(a - b) > (_ROUNDING if place else 0.1) for place, (a, b) in pairs)
 
 
 def is_called_by_script(folder: str) -> bool:
@@ -141,7 +147,7 @@ def _caller(folder: str) -> str:
     return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)} {frame.f_code.co_name}"
 
 
-def _summed_up(values: list[Any]) -> list[float]:
+def summed_up(values: list[Any]) -> list[float]:
     """Return a checksum of what must be exactly equal, and three sums over all numbers with a fraction."""
     import numpy as np
 

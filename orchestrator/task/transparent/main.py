@@ -64,6 +64,7 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
         empty_shares,
         figures,
         files,
+        first_batch,
         fit,
         gradients,
         noise,
@@ -84,6 +85,7 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     settings_of_tensorflow.install(report, name, script.folder)
     data.shard(strategy, report)
     data.copy_generated()
+    first_batch.install(strategy)
     chief = is_chief(os.environ.get("TF_CONFIG"))
     places = files.install(library, strategy, chief, report)
     if not chief:

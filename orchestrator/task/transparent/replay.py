@@ -24,13 +24,18 @@ class Course:
 
     current: ClassVar[Course | None] = None
 
-    def __init__(self, first_epoch: int) -> None:
+    def __init__(self, first_epoch: int, workers: int = 1) -> None:
+        """Take the first epoch that the script asks for, and how many threads make its batches in tf_keras."""
         self.first_epoch = first_epoch
+        self.workers = workers
         self.epoch = first_epoch
         self.batch = 0
         self._handler: Any = None
         self.first_batch: Any = None
         """The first batch of a generator or Sequence, which Keras reads before it trains."""
+        self.begins_with: list[float] = []
+        """What the first global batch of its data is, summed up, and the kind of data: see `first_batch.py`."""
+        self.is_compared = False
         self.when_traced: Callable[[Any], object] | None = None
         """Called once the steps are traced, before the first one runs."""
         self.figures: Callable[[], Any] | None = None
@@ -57,6 +62,17 @@ class Course:
         """Remember the handler of the training data: the first that Keras makes in a fit. Later ones validate."""
         if self._handler is None:
             self._handler = handler
+
+    @property
+    def is_read_by_many(self) -> bool:
+        """Whether threads or processes beside each other make the batches in Python, and draw by turns there."""
+        adapter = getattr(self._handler, "data_adapter", None)
+        return getattr(adapter, "enqueuer", None) is not None or self.workers > 1
+
+    @property
+    def awaits_data(self) -> bool:
+        """Whether what is shared next is the training data."""
+        return self._handler is None
 
     def example(self) -> Any:
         """Return symbols in the shape of a batch of Keras 3; None if the shape is unknown."""

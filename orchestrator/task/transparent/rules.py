@@ -600,20 +600,17 @@ def _one_hot(op: Any, kinds: list[Kind], _index: int) -> Kind:
 # Operations that work along some axes only: those must not be that of the examples
 
 
-def _along_the_last(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    kind, rank = kinds[0], rank_of(op.inputs[0])
-    is_apart = kind.name == EACH and rank is not None and kind.axis < rank - 1
-    return kind if is_apart and all(other.name == "same" for other in kinds[1:]) else OTHER
+def _along_the_last(count: int) -> Rule:
+    """Return the rule for what works along so many last axes of a tensor, or of several alike ones."""
 
+    def rule(op: Any, kinds: list[Kind], _index: int) -> Kind:
+        pairs = zip(kinds, op.inputs, strict=True)
+        batched = [(kind, rank_of(tensor)) for kind, tensor in pairs if kind.name != "same"]
+        kind = _alike([kind for kind, _ in batched])
+        is_apart = all(rank is not None and kind.axis < rank - count for _, rank in batched)
+        return kind if kind.name == EACH and is_apart else OTHER
 
-def _along_the_last_two(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of what is done to each matrix of a stack, or to two of them."""
-    batched = [
-        (kind, rank_of(tensor)) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name != "same"
-    ]
-    kind = _alike([kind for kind, _ in batched])
-    is_apart = all(rank is not None and kind.axis < rank - 2 for _, rank in batched)
-    return kind if kind.name == EACH and is_apart else OTHER
+    return rule
 
 
 def _along_given_axes(op: Any, kinds: list[Kind], _index: int) -> Kind:
@@ -709,11 +706,6 @@ def _shape(op: Any, kinds: list[Kind], index: int) -> Kind:
         return Kind(SHAPE, kind.axis, kind.blocks)
     is_known = tensor.shape.is_fully_defined() or kind.name in (*_LINEAR, "same", "count", SHAPE)
     return SAME if is_known else OTHER
-
-
-def _called(op: Any, kinds: list[Kind], index: int) -> Kind:
-    """Return the kind of what a function within the graph returns."""
-    return _outputs_of(op.graph._get_function(op.get_attr("f").name).graph, kinds)[index]
 
 
 def _outputs_of(graph: Any, kinds: list[Kind]) -> list[Kind]:
@@ -833,11 +825,11 @@ _RULES = _table(
     (
         "Cholesky FFT2D IFFT2D IRFFT2D MatrixBandPart MatrixDeterminant MatrixDiagPartV3 MatrixInverse MatrixSolve "
         "MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd",
-        _along_the_last_two,
+        _along_the_last(2),
     ),
     (
         "FFT IFFT IRFFT LogSoftmax MatrixDiagV3 Multinomial RFFT Softmax StatelessMultinomial TopKV2",
-        _along_the_last,
+        _along_the_last(1),
     ),
     ("Cumprod Cumsum CumulativeLogsumexp ReverseV2 Roll", _along_given_axes),
     ("ArgMax ArgMin", _along_given_axes),
@@ -856,7 +848,10 @@ _RULES = _table(
     ("Einsum", _einsum),
     ("L2Loss", lambda _op, kinds, _index: SUM if kinds[0].name == EACH else OTHER),
     ("Shape ShapeN Size", _shape),
-    ("PartitionedCall StatefulPartitionedCall", _called),
+    (
+        "PartitionedCall StatefulPartitionedCall",
+        lambda op, kinds, i: _outputs_of(op.graph._get_function(op.get_attr("f").name).graph, kinds)[i],
+    ),
     ("StatelessWhile While", _while),
     ("EmptyTensorList TensorListFromTensor TensorListReserve", _list_of),
     ("TensorListPushBack TensorListSetItem", _list_changed),

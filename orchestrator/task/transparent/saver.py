@@ -14,7 +14,7 @@ import time
 import zlib
 
 from orchestrator.task import this_task
-from orchestrator.task.transparent import backup, chance
+from orchestrator.task.transparent import backup, chance, first_batch
 from orchestrator.task.transparent.hooks import (
     EPOCH_END,
     STEP_END,
@@ -379,6 +379,8 @@ class Saver:
             self._setting.report("metrics", "figures of the epoch that was interrupted are of its rest only")
 
     def _end_batch(self, model: Any, batch: int) -> None:
+        if getattr(model, "distribute_strategy", None) is self._setting.strategy and self._setting.is_seeded:
+            first_batch.compare(self._setting.strategy, self._setting.report, self._course)
         steps, self._counted = batch + 1 - self._counted, batch + 1
         self._setting.steps += steps
         self._setting.shrink.advance(steps)

@@ -332,6 +332,15 @@ def install(
     library: str, strategy: Any, report: Reporter, folder: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Patch this Keras, and return a decorator that makes a step of a function that takes a batch."""
+    from tensorflow.python.distribute import values
+
+    for convert in (
+        int,
+        float,
+    ):  # Python cannot read a variable of a strategy, as in `float(optimizer.learning_rate)`
+        setattr(
+            values.DistributedVariable, f"__{convert.__name__}__", lambda own, to=convert: to(own.numpy())
+        )
     if library == "keras":
         _create_variables_outside(strategy)
     _inline_functions()
@@ -471,9 +480,6 @@ def _create_variables_outside(strategy: Any) -> None:
             initialize(self, value)
 
     variable._initialize = _initialize
-    for convert in (int, float):
-        # NumPy and Python cannot read a variable of a strategy, as in `float(optimizer.learning_rate)`.
-        setattr(variable, f"__{convert.__name__}__", lambda self, to=convert: to(self.numpy()))
 
 
 @contextlib.contextmanager

@@ -132,6 +132,16 @@ def test_of_many_runs_the_active_ones_are_shown_in_full() -> None:
     ]
 
 
+def test_of_many_runs_that_wait_the_first_are_shown_in_full() -> None:
+    waiting = [run_document(run_id=f"w-20261119-{n}", phase="QUEUED") for n in range(1007)]
+    text = render.status({"runs": [run_document(), *waiting]}, PLAIN)
+    *shown, last = text.split("\n\nw-")[0:1] + text.split("\n\n")[-1:]
+    assert shown == [render.run(run_document(), PLAIN)]
+    assert (text.count("QUEUED"), "w-20261119-4" in text, "w-20261119-5" in text) == (5, True, False)
+    assert last == "Runs that wait besides: 1,002; `orch queue` shows all in their order"
+    assert "besides" not in render.status({"runs": waiting[:5]}, PLAIN)
+
+
 def test_where_nothing_is_active_the_last_run_is_shown_in_full() -> None:
     text = render.status({"runs": [run_document(phase="KILLED"), failed_run()]}, PLAIN)
     assert text.startswith(render.run(failed_run(), PLAIN) + "\n\nEnded runs:\n  mnist-20261120-1  KILLED")

@@ -325,7 +325,19 @@ def test_up_asks_a_busy_coordinator_again(orch: Desk, api: FakeApi, spec: str) -
     assert orch("up", spec, "--wait") == 0
     assert orch.clock > AWAY_MAX_S
     assert orch.said.count("The coordinator is busy and has not answered yet; it is asked again\n") == 1
-    assert "The coordinator answers again\n" in orch.said
+    assert orch.said.count("The coordinator answers again\n") == 1
+
+
+def test_up_wait_says_what_happened_between_its_last_two_looks(orch: Desk, api: FakeApi, spec: str) -> None:
+    """The events are asked for before the status, which may be later than they are."""
+
+    def ends_after_the_events() -> None:
+        api.runs[-1]["phase"] = "SUCCEEDED"
+        api.events[:] = [event_document(1, "succeeded", "all tasks have ended well")]
+
+    api.on_status = ends_after_the_events
+    assert orch("up", spec, "--wait") == 0
+    assert "all tasks have ended well" in orch.said
 
 
 @pytest.mark.parametrize("directory", [None, "/here/outputs/mnist"])

@@ -17,11 +17,13 @@ from orchestrator.core.events import Admitted, HostRefused, NoPlaceFound, Submit
 from orchestrator.core.launching.placement import place
 from orchestrator.core.plan import Ask, HostPlan, Plan, QueuePlan
 from orchestrator.core.pool import NOTHING, Known, Placed, Seen, machine, placed
-from orchestrator.core.queue import NAMED_MAX, QueueTurn, reckon, turn_of, turns
+from orchestrator.core.queue import NAMED_MAX, RESERVED_MAX, QueueTurn, reckon, turn_of, turns
 from orchestrator.core.queue import Ask as Wanted
 from orchestrator.core.state.phase_states import Ended, Phase, Queued
 from orchestrator.core.state.roster import Roster
 from orchestrator.core.state.run import PlannedEnd, Problem, Run, new_run
+from orchestrator.head.coordinator import status
+from orchestrator.reporting.queue_document import queue_document
 
 HOSTS = tuple(HostPlan(name, address=f"10.0.0.{i}", gpus=(0, 1)) for i, name in enumerate("abc"))
 
@@ -322,6 +324,44 @@ def test_two_that_need_a_whole_host_wait_for_two_hosts_and_not_both_for_the_one_
     ]  # fmt: skip
     assert found[0].begins_at < found[1].begins_at < found[2].begins_at < found[3].begins_at
     assert found[3].begins_at == found[0].begins_at + 1000.0
+
+
+def test_a_run_that_waits_says_what_it_needs_and_where_it_would_go_if_that_is_held_back_for_it() -> None:
+    holder = begun(plan("h", Ask("worker", 3, 2), time_limit_s=60.0), [])
+    holder = ending(holder, 101.0)
+    waiting = [queued(plan(f"w{n:02d}", Ask("worker", 2, 2)), at=1.0 + n) for n in range(RESERVED_MAX + 2)]
+    runs = {run.run_id: run for run in (holder, *waiting)}
+    documents = queue_document(runs, 20.0)["queue"]
+    first, last = documents[0], documents[-1]
+    assert first["needs"] == last["needs"] == "2 workers with 2 GPUs each"
+    assert [(each["task"], each["host"], each["gpus"]) for each in first["place"]] == [
+        ("worker:0", "a", [0, 1]),
+        ("worker:1", "b", [0, 1]),
+    ]
+    assert first["reason"].endswith("; needs 2 workers with 2 GPUs each; would go to a, b")
+    assert last["place"] is None, "nothing is held back for it"
+    assert last["reason"].endswith("; needs 2 workers with 2 GPUs each")
+    fixed = replace(waiting[0], plan=plan("w00").fixed)
+    (alone,) = queue_document({fixed.run_id: fixed, holder.run_id: holder}, 20.0)["queue"]
+    assert (alone["needs"], alone["place"], "needs" in alone["reason"]) == (None, None, False)
+
+
+def test_the_status_of_a_run_that_waits_names_no_place_that_it_may_not_get() -> None:
+    waiting = queued(plan("w", Ask("worker", 2, 2)))
+    for now in (5.0, 65.0):
+        (shown,) = status.document([waiting], now=now)["runs"]
+        assert shown == status.run_document(waiting, now=now), "what is kept of it is the same"
+        assert [(task["task"], task["host"], task["gpus"]) for task in shown["tasks"]] == [
+            ("worker:0", None, []),
+            ("worker:1", None, []),
+        ]
+        assert shown["hosts"] == []
+    admitted = decide.step(waiting, Admitted(66.0)).run
+    (shown,) = status.document([admitted], now=67.0)["runs"]
+    assert [task["host"] for task in shown["tasks"]] == ["a", "b"]
+    fixed = replace(waiting, plan=plan("w", Ask("worker", 2, 2)).fixed)
+    (shown,) = status.document([fixed], now=5.0)["runs"]
+    assert [task["host"] for task in shown["tasks"]] == ["a", "b"], "it goes nowhere else"
 
 
 def test_runs_that_ask_alike_are_told_by_their_own_names() -> None:

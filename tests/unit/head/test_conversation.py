@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.head.links import edge
-from orchestrator.head.links.conversation import UNWRITTEN_BYTES_MAX, Conversation, LinkDown
+from orchestrator.head.links.conversation import LATE_S, UNWRITTEN_BYTES_MAX, Conversation, LinkDown, Silence
 from orchestrator.head.links.crew import Crew
 from orchestrator.head.reach.transport import Receiver
 from orchestrator.protocol.channel import BLOB_BYTES_MAX
@@ -81,3 +81,15 @@ def test_what_was_written_does_not_wait_to_be_written() -> None:
     why = conversation.why
     conversation.end()
     assert why is None
+
+
+def test_time_in_which_the_head_did_not_run_is_no_silence_of_a_host() -> None:
+    silence = Silence(0.0, 1.0)
+    assert silence.lasts_s(1.0, 0.9) == pytest.approx(0.1)
+    assert silence.lasts_s(15.0, 0.9) == pytest.approx(0.1 + 1.0 + LATE_S), "it was stopped for 14 s"
+    assert silence.lasts_s(16.0, 15.5) == pytest.approx(0.5), "what had arrived was read"
+    for second in range(17, 25):
+        silence.lasts_s(float(second), 15.5)
+    assert silence.lasts_s(25.0, 15.5) == pytest.approx(9.5), (
+        "nothing is left out of a silence that was watched"
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -204,6 +205,48 @@ def test_a_preparation_that_breaks_off_is_begun_again_when_the_host_is_back(
     rig.wait(HostUp)
     rig.executor.execute(rig.run, PrepareHost("a"))
     assert rig.wait(HostPrepared).facts.code == TREE
+
+
+class WhenSaid(logging.Handler):
+    """Does something at the moment at which a line with these words is logged, in the thread that logs it."""
+
+    def __init__(self, words: str, do: Callable[[], None]) -> None:
+        super().__init__()
+        self._words, self._do = words, do
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._words in record.getMessage():
+            self._do()
+
+
+def test_a_preparation_that_has_not_ended_when_the_host_is_back_is_begun_again_by_itself(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the new request, which is dropped beside the old one, would be the last."""
+    rig.agent.answers = {"probe": always(None)}
+    rig.open()
+
+    def comes_back() -> None:
+        rig.agent.answers = {
+            "probe": always(FACTS),
+            "code": always({"digest": TREE, "missing": []}),
+            "highest": always({"generation": 0}),
+        }
+        rig.wait(HostUp)
+        rig.executor.execute(rig.run, PrepareHost("a"))
+        assert rig.agent.verbs().count("probe") == 1, "one is under way still"
+
+    caplog.set_level(logging.INFO, "orchestrator.head.coordinator.executor")
+    handler = WhenSaid("preparation broke off", comes_back)
+    logging.getLogger("orchestrator.head.coordinator.executor").addHandler(handler)
+    try:
+        rig.executor.execute(rig.run, PrepareHost("a"))
+        rig.agent.wait_order("probe")
+        rig.events.clear()
+        rig.agent.die()
+        assert rig.wait(HostPrepared).facts.code == TREE
+    finally:
+        logging.getLogger("orchestrator.head.coordinator.executor").removeHandler(handler)
 
 
 def test_orders_of_a_tasks_life(rig: Rig) -> None:

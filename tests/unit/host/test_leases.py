@@ -393,3 +393,8 @@ def test_a_run_that_wants_another_gpu_lets_the_first_go(tmp_path: Path, loop: Lo
     assert [each["run"] for each in asked(second, "c-1", loop)] == ["a-1"]
     for agent in (first, second):
         agent.end()
+
+
+def test_a_lease_that_cannot_be_taken_at_all_is_no_lease_of_another() -> None:
+    with pytest.raises(OSError, match="too long"):
+        gpu_lease.acquire("x" * 200)

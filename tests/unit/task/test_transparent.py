@@ -26,6 +26,7 @@ from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
+from orchestrator.task.transparent.first_batch import DRAWN, OWN, UNKNOWN, WHOLE, apart
 from orchestrator.task.transparent.proof import Proof, bytes_per_example, kinds_of_operations
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
@@ -76,6 +77,46 @@ def test_a_gradient_that_differs_ends_the_run_with_the_weight(worst: float) -> N
     proof.names = ["dense/kernel", "dense/bias"]
     with pytest.raises(RuntimeError, match=r"the gradient of dense/bias differs by .* % of its length"):
         proof.judge([2e-7, worst, 32.0])
+
+
+SUMS = [3e9, 0.25, -1.5, 7.0]
+"""A checksum, and three sums of numbers with a fraction."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([[WHOLE, *SUMS], [WHOLE, *SUMS], [WHOLE, 3e9, 0.25 + 1e-6, -1.5, 7.0]], ("", False)),
+        ([[OWN, 0.0], [OWN, 0.0], [OWN, 0.0]], ("", False)),
+        ([[WHOLE, *SUMS], [UNKNOWN, 0.0, 0.0, 0.0, 0.0], [WHOLE, 1.0, 0.0, 0.0, 0.0]], ("", False)),
+        (
+            [[WHOLE, *SUMS], [WHOLE, *SUMS], [WHOLE, 3e9 + 1, 0.25, -1.5, 7.0]],
+            ("the first batch of worker:1 is another one than that of chief:0", False),
+        ),
+        (
+            [[WHOLE, *SUMS], [OWN, *SUMS], [WHOLE, 3e9, 0.26, -1.5, 7.0]],
+            ("the first batch of worker:0 and worker:1 is another one than that of chief:0", False),
+        ),
+        (
+            [[DRAWN, *SUMS], [DRAWN, 3e9, 0.26, -1.5, 7.0], [DRAWN, *SUMS]],
+            ("the first batch of worker:0 is another one than that of chief:0", True),
+        ),
+    ],
+)
+def test_workers_that_begin_with_another_batch_are_named(
+    rows: list[list[float]], expected: tuple[str, bool]
+) -> None:
+    assert apart(["chief:0", "worker:0", "worker:1"], rows) == expected
+
+
+def test_batches_that_threads_beside_each_other_make_may_have_other_noise() -> None:
+    adapters = {"PyDataset with one": (1, None), "with three": (1, object()), "of tf_keras": (3, None)}
+    found = {}
+    for name, (workers, enqueuer) in adapters.items():
+        course = transparent_replay.Course(0, workers)
+        course.keep_handler(SimpleNamespace(data_adapter=SimpleNamespace(enqueuer=enqueuer)))
+        found[name] = course.is_read_by_many
+    assert found == {"PyDataset with one": False, "with three": True, "of tf_keras": True}
 
 
 class Shape(list[int | None]):

@@ -256,3 +256,5 @@ def test_a_step_of_two_replicas_of_one_worker_is_atomic(tmp_path: Path) -> None:
     assert early == [[[3.0], [6.0]], [[4.0], [8.0]], [[3.0], [6.0]]], "each replica's own is put back"
     assert found["put back"] == found["atomic"]
     assert "check" not in found
+    said = "a step tells all what each had counted before it, also one that fails then"
+    assert found["told"] == [[[2.0], [4.0]], [[3.0], [6.0]]], said

@@ -117,6 +117,24 @@ def test_a_step_whose_all_reduce_fails_has_done_nothing(
     assert atomic.checksum() != checksum
 
 
+def test_what_was_changed_between_two_steps_is_held_too(
+    trained: tuple[Model, Atomic, Callable[[], Any]],
+) -> None:
+    """An epoch's end takes the mean of moving averages, say, which a step writes before its all-reduce."""
+    model, atomic, train = trained
+    model.moving.assign(40.0)
+    assert atomic.value(model.moving) != 40.0
+    atomic.keep_changes()
+    model.failing = "the all-reduce"
+    with pytest.raises(Exception, match="the all-reduce"):
+        train()
+    model.failing = ""
+    assert (float(model.moving), float(atomic.value(model.moving))) == (41.0, 40.0)
+    atomic.put_back()
+    atomic.check_put_back()
+    assert float(model.moving) == 40.0
+
+
 def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_step(
     trained: tuple[Model, Atomic, Callable[[], Any]],
 ) -> None:
@@ -238,3 +256,5 @@ def test_a_step_of_two_replicas_of_one_worker_is_atomic(tmp_path: Path) -> None:
     assert early == [[[3.0], [6.0]], [[4.0], [8.0]], [[3.0], [6.0]]], "each replica's own is put back"
     assert found["put back"] == found["atomic"]
     assert "check" not in found
+    said = "a step tells all what each had counted before it, also one that fails then"
+    assert found["told"] == [[[2.0], [4.0]], [[3.0], [6.0]]], said

@@ -45,10 +45,12 @@ class NotAtomic(Exception):
 class Atomic:
     """The training steps of one model."""
 
-    def __init__(self, model: Any, counter: Any = None) -> None:
+    def __init__(self, model: Any, counter: Any = None, shares: Any = None) -> None:
         self._model = weakref.ref(model)
         self._counter = counter
         """The variable that counts the steps of a loop of the script's own; it must be counted within them."""
+        self.shares = shares
+        """What is told of metrics when a step begins (see `shares.py`), or None."""
         self.refusal: str | None = "no step has been traced"
         """Why the steps are not atomic; None: they are."""
         self._ends: list[Any] = []
@@ -95,16 +97,17 @@ class Atomic:
         import tensorflow as tf
 
         graph = _graph()
+        ours = getattr(getattr(self.shares, "told", None), "handle", None)
         outer = {inner.name: handle for handle, inner in getattr(graph, "captures", ())}
         weights = [
-            each for weight in getattr(self._model(), "trainable_variables", ()) for each in _owned(weight)
+            each for weight in getattr(self._model(), "trainable_variables", ()) for each in owned(weight)
         ]
         of_weights = {id(variable.handle) for variable in weights}
         collectives, writes = [], []
         for place, op in enumerate(operations):
             if _is_collective(op):
                 collectives.append((place, op))
-            elif handles := _written(op):
+            elif (handles := _written(op)) and (ours is None or outer.get(handles[0].name) is not ours):
                 writes.append((place, op, [(handle, outer.get(handle.name)) for handle in handles]))
         if self._counter is not None and id(own(self._counter).handle) not in {
             id(h) for *_, to in writes for _, h in to
@@ -121,7 +124,7 @@ class Atomic:
         early = {h.name: (h, outside) for at, _, to in writes if at < gate for h, outside in to}
         self._check(early, sum(_bytes_of(variable.handle) for variable in weights))
         if self._done is None:
-            self._begun, self._done = (_plain(_zero, weights[0].device) for _ in range(2))
+            self._begun, self._done = (plain(_zero, weights[0].device) for _ in range(2))
         known = set(self._copies)
         for _, outside in early.values():
             if id(outside) not in self._copies:
@@ -171,6 +174,11 @@ class Atomic:
         for outside, copy in self._copies.values():
             _assign(outside, copy.numpy())
 
+    def keep_changes(self) -> None:
+        """Count what was changed since the last step as a part of it, such as an average that an epoch's end takes."""
+        for outside, copy in self._copies.values():
+            copy.assign(_read(outside), read_value=False)
+
     def check_put_back(self) -> None:
         """Raise NotAtomic where the next step has begun since `put_back`."""
         for outside, copy in self._copies.values():
@@ -204,9 +212,11 @@ class Atomic:
 
     def value(self, variable: Any) -> Any:
         """Return the value that a variable had after the last whole step, on this process's replica."""
-        mine = own(variable)
-        _, copy = self._copies.get(id(mine.handle), (None, mine))
-        return copy.numpy()
+        return self.values(variable)[0]
+
+    def values(self, variable: Any) -> list[Any]:
+        """Return the same on each replica of this process."""
+        return [self._copies.get(id(each.handle), (None, each))[1].numpy() for each in owned(variable)]
 
 
 def _is_finite(value: Any) -> bool:
@@ -232,10 +242,10 @@ def of_tensorflow(variable: Any) -> Any:
 
 def own(variable: Any) -> Any:
     """Return this process's component of a variable, that of its first replica: reading it needs no peer."""
-    return _owned(variable)[0]
+    return owned(variable)[0]
 
 
-def _owned(variable: Any) -> Any:
+def owned(variable: Any) -> Any:
     """Return a variable's component for each replica of this process."""
     tf_variable = of_tensorflow(variable)
     values = getattr(tf_variable, "values", None)
@@ -327,7 +337,7 @@ def _plain_copy(outside: Any) -> Any:
         value = _read(outside)
         if value.shape != tf.TensorShape(_shape_and_type(outside).shape):
             raise NotAtomic("a variable that is written before the all-reduce is made within the step")
-        return _plain(value, outside.device)
+        return plain(value, outside.device)
 
 
 def _zero() -> Any:
@@ -336,7 +346,7 @@ def _zero() -> Any:
     return tf.zeros([], tf.int64)
 
 
-def _plain(value: Any, device: str) -> Any:
+def plain(value: Any, device: str) -> Any:
     """Make a variable of this process alone, which no strategy knows."""
     import tensorflow as tf
 

@@ -30,6 +30,7 @@ from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
 from orchestrator.task.transparent.atomic import Atomic, NotAtomic, name_of, of_tensorflow, own
 from orchestrator.task.transparent.protected import Held as Kept
+from orchestrator.task.transparent.shares import Shares, of_all
 from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
@@ -109,7 +110,9 @@ class Rescue:
         """Return an Atomic for the training steps of a model; None for steps that do not train."""
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
-        atomic = self._atomics[model] = Atomic(model)
+        known = weakref.ref(model)
+        shares = Shares(strategy, lambda: backup.variables_of(known())["metrics"])
+        atomic = self._atomics[model] = Atomic(model, shares=shares)
         if model.jit_compile or _several_steps(model):
             atomic.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
             return None
@@ -143,15 +146,18 @@ class Rescue:
 
     def mark(self, model: Any, position: backup.Position, keep: Keep) -> None:
         """Remember the beginning or the end of an epoch."""
-        atomic = self._atomics.get(model)
+        if atomic := self._atomics.get(model):
+            atomic.keep_changes()
         self._mark, self._metrics = (position, atomic.counted() if atomic else 0, keep), {}
         self._marks, self._newest, self._hand_over = self._marks + 1, atomic, self._of_fit
 
     def keep_metrics(self, model: Any, metrics: list[Any]) -> None:
-        """Keep the training metrics before an evaluation overwrites them."""
+        """Keep the training metrics before an evaluation overwrites them. All workers must call it."""
         atomic = self._atomics.get(model)
         if atomic is not None and atomic.refusal is None:
-            self._metrics = _values(atomic, {"metrics": metrics})
+            atomic.keep_changes()
+            mine = _values(atomic, {"metrics": metrics})
+            self._metrics = {**mine, **of_all(model.distribute_strategy, metrics)}
 
     # --- the order ------------------------------------------------------------------------------------------
 
@@ -409,7 +415,7 @@ def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
             if group != "metrics":
                 atomic.check_written(variable, value)
             values[f"{group}/{place:05d}"] = value * _counts(variable)
-    return values
+    return values if atomic.shares is None else {**values, **atomic.shares.known(atomic.values)}
 
 
 @contextlib.contextmanager

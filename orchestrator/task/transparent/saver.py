@@ -27,6 +27,8 @@ from orchestrator.task.transparent.hooks import (
 from orchestrator.task.transparent.identity import MODEL, differences, identity
 from orchestrator.task.transparent.remembered import GROUP, Memory, named
 from orchestrator.task.transparent.replay import is_traceable
+from orchestrator.task.transparent.shares import GROUP as SHARES
+from orchestrator.task.transparent.shares import give_back, of_all
 from orchestrator.task.transparent.strategy import (
     mean_over_workers,
     names_of_workers,
@@ -228,7 +230,7 @@ class Saver:
             self._setting.noise.make()  # else the first step would
         groups, late = self._setting.groups_of(model), []
         for name in backup.groups_in(values):
-            if name in ("metrics", GROUP):
+            if name in ("metrics", SHARES, GROUP):
                 continue
             if backup.fits(groups, values, name) or not self._setting.restores_late:
                 self._assign(groups, values, name)
@@ -320,7 +322,7 @@ class Saver:
         if self._memory.implementing("on_epoch_begin"):
             groups = self._setting.groups_of(model)
             for name in backup.groups_in(saved[0]):
-                if name not in ("metrics", GROUP) and backup.fits(groups, saved[0], name):
+                if name not in ("metrics", SHARES, GROUP) and backup.fits(groups, saved[0], name):
                     backup.assign(groups, saved[0], name)
             self._recall(saved)
         unfinished = saved[1].unfinished
@@ -370,8 +372,9 @@ class Saver:
     def _restore_metrics(self, model: Any) -> None:
         values, self._metrics = self._metrics, None
         try:
-            if values is not None:
-                backup.add(self._setting.groups_of(model), values, "metrics")
+            groups = self._setting.groups_of(model)
+            if values is not None and not give_back(self._setting.strategy, groups["metrics"], values):
+                backup.add(groups, values, "metrics")
         except backup.Mismatch:
             self._setting.report("metrics", "figures of the epoch that was interrupted are of its rest only")
 
@@ -399,7 +402,10 @@ class Saver:
         setting, began_at = self._setting, time.monotonic()
         setting.writer.wait()
         steps = setting.steps_of(model)
-        values, own = backup.collect(setting.groups_of(model), steps), self._own()
+        groups = setting.groups_of(model)
+        values, own = backup.collect(groups, steps), self._own()
+        if batch:
+            values.update(of_all(setting.strategy, groups["metrics"]))
         if setting.chief:
             position = self._position(epoch, batch, steps)
             position.callbacks, arrays = self._memory.keep()

@@ -61,6 +61,7 @@ class Step:
         *,
         is_proof: bool = False,
         context: Any = None,
+        shares: Any = None,
     ) -> None:
         import tensorflow as tf
 
@@ -82,7 +83,10 @@ class Step:
         """Whether this replica may have no example: the last batch may have fewer examples than there are replicas."""
         self.rows = tf.constant(1) if first is None else _rows(first, tf)
         self.examples = tf.cast(self.rows, tf.float32)
-        self.total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, self.examples)
+        if shares is None:
+            self.total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, self.examples)
+        else:
+            self.total = shares.sum_of(self.examples, self.context)
         self.draws = 0
         """How many random tensors this step has drawn with `tf.random`."""
         self._gathered: dict[Any, Any] = {}
@@ -397,7 +401,8 @@ def _stepping(
 
     def of_a_replica(converted: Any, data: Any) -> Any:
         begin = atomic.begin() if atomic is not None else 0
-        with entered(make(kinds[0], data=data)) as step:
+        shares = atomic.shares if atomic is not None else None
+        with entered(make(kinds[0], data=data, shares=shares)) as step:
             outputs = converted(step.data)
             for action in step.at_end:
                 action()

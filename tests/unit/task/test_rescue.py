@@ -24,6 +24,7 @@ from orchestrator.task.transparent.remembered import Protected
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rescue import Rescue
 from orchestrator.task.transparent.saver import Saver
+from orchestrator.task.transparent.shares import NAME
 
 pytest.importorskip("h5py")
 
@@ -52,7 +53,7 @@ class Variable:
 class Summed:
     """A part of a variable that is summed over the replicas of three workers when it is read."""
 
-    synchronization, aggregation = "ON_READ", "SUM"
+    synchronization, aggregation, shape = "ON_READ", "SUM", ()
     distribute_strategy = SimpleNamespace(num_replicas_in_sync=3)
 
     def __init__(self, value: float) -> None:
@@ -70,6 +71,8 @@ class Summed:
 class Atomic:
     """Steps that are atomic."""
 
+    shares = None
+
     def __init__(self, *_: Any) -> None:
         self.done = 0
         self.refusal: str | None = None
@@ -84,6 +87,9 @@ class Atomic:
 
     def put_back(self) -> None:
         self.is_put_back = True
+
+    def keep_changes(self) -> None:
+        """Find nothing changed."""
 
     def check_put_back(self) -> None:
         """Find that no step has begun since."""
@@ -106,6 +112,7 @@ class Model:
     """A model whose first epoch has ended."""
 
     jit_compile, steps_per_execution, stop_training = False, 1, False
+    distribute_strategy = SimpleNamespace(num_replicas_in_sync=3, extended=SimpleNamespace())
 
     def __init__(self) -> None:
         self.history = SimpleNamespace(epoch=[0])
@@ -414,17 +421,21 @@ def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why:
 
 
 def test_the_metrics_are_those_of_all_workers_and_of_the_training_although_an_evaluation_has_begun(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    np = pytest.importorskip("numpy")
     task = World(tmp_path, "worker:0")
     trained, weight = Summed(5.0), Variable(0.5)
     task.groups = {"model": [weight], "metrics": [trained]}
-    task.rescue.keep_metrics(task.model, [Summed(99.0)])  # of the epoch before, which ends with the mark
     values = []
-    for evaluated in (False, True):
+    told: Any = iter([{}, {NAME: np.array([[5.0], [6.0], [7.0]])}, {}])
+    monkeypatch.setattr(rescue, "of_all", lambda *_: next(told))
+    task.rescue.keep_metrics(task.model, [Summed(99.0)])  # of the epoch before, which ends with the mark
+    for evaluated in (False, True, True):
 
         def evaluate(task: World, begins: bool = evaluated) -> None:
             if begins:
+                trained.values = (Variable(5.0),)
                 task.rescue.keep_metrics(task.model, [trained])
                 task.rescue.keep_metrics(Model(), [Summed(70.0)])  # a callback evaluates another model
                 trained.values = (Variable(8.0),)
@@ -432,8 +443,10 @@ def test_the_metrics_are_those_of_all_workers_and_of_the_training_although_an_ev
         task.fit(meanwhile=evaluate)
         found = backup.read(backup.folder(str(task.own), 0))
         assert found is not None
-        values.append((found[0]["model/00000"], found[0]["metrics/00000"]))
-    assert values == [(0.5, 15.0), (0.5, 15.0)], "the sum of one replica of three is a third of it"
+        shares = found[0][NAME].tolist() if NAME in found[0] else None
+        values.append((found[0]["model/00000"], found[0]["metrics/00000"], shares))
+    exact = [[5.0], [6.0], [7.0]]
+    assert values == [(0.5, 15.0, None), (0.5, 15.0, exact), (0.5, 15.0, None)], "one of three is a third"
 
 
 def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(

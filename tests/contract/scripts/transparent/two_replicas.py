@@ -20,6 +20,7 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 from orchestrator.task.strategies import devices
 from orchestrator.task.transparent import rescue
 from orchestrator.task.transparent.atomic import Atomic, NotAtomic
+from orchestrator.task.transparent.shares import Shares
 
 
 class Link:
@@ -58,10 +59,20 @@ def trained(count, make=None):
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.MEAN,
         )
+        counted = tf.Variable(
+            0.0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
     model = type("Model", (), {"trainable_variables": [weights]})()
-    atomic = Atomic(model, step)
+    shares = Shares(strategy, lambda: [counted])
+    atomic = Atomic(model, step, shares)
 
     def once(batch):
+        if make:
+            rows = shares.sum_of(tf.constant(8.0), tf.distribute.get_replica_context())
+            batch = tf.ensure_shape(tf.where(rows == 16.0, batch, 0.0), batch.shape)
         step.assign_add(1)
         place = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
         moving.assign(moving + 1.0 + place)
@@ -72,13 +83,18 @@ def trained(count, make=None):
         gradient = tf.distribute.get_replica_context().all_reduce("mean", gradient)
         speed.assign(0.9 * speed + gradient)
         weights.assign_sub(0.01 * speed)
+        counted.assign_add(1.0 + place)
         return loss
 
     one = rescue._whole(atomic, once) if make else once
     train = tf.function(lambda batch: strategy.run(one, args=(batch,)))
     for _ in range(count):
         train(tf.constant(examples))
-    return {"weights": weights, "speed": speed, "moving": moving, "step": step}, atomic, train
+    return (
+        {"weights": weights, "speed": speed, "moving": moving, "step": step, "counted": counted},
+        atomic,
+        train,
+    )
 
 
 def held(variables):
@@ -90,6 +106,7 @@ def held(variables):
 plain, _, _ = trained(3)
 variables, atomic, train = trained(3, make=True)
 found = {"plain": held(plain), "atomic": held(variables), "refusal": atomic.refusal, "steps": atomic.steps()}
+found["told"] = [atomic.shares.told.numpy().tolist()]
 failing.append(True)
 try:
     train(tf.constant(examples))
@@ -97,6 +114,7 @@ try:
 except Exception:
     found["failed"] = True
 found["after"] = held(variables)
+found["told"].append(atomic.shares.told.numpy().tolist())
 found["steps after"] = atomic.steps()
 atomic.put_back()
 found["put back"] = held(variables)

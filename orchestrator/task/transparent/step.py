@@ -334,13 +334,9 @@ def install(
     """Patch this Keras, and return a decorator that makes a step of a function that takes a batch."""
     from tensorflow.python.distribute import values
 
-    for convert in (
-        int,
-        float,
-    ):  # Python cannot read a variable of a strategy, as in `float(optimizer.learning_rate)`
-        setattr(
-            values.DistributedVariable, f"__{convert.__name__}__", lambda own, to=convert: to(own.numpy())
-        )
+    # Python cannot read a variable of a strategy, as in `float(optimizer.learning_rate)`.
+    values.DistributedVariable.__int__ = lambda self: int(self.numpy())
+    values.DistributedVariable.__float__ = lambda self: float(self.numpy())
     if library == "keras":
         _create_variables_outside(strategy)
     _inline_functions()

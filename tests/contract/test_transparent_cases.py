@@ -65,6 +65,7 @@ OF_KERAS = (
     "weights_of_samples",
     "several_inputs_and_outputs",
     "tf_data",
+    "texts_of_unknown_length",
     "py_dataset",
     "layer_with_a_state",
     "loop_of_train_on_batch",

@@ -220,9 +220,10 @@ def install_keras3(epoch_iterator: Any) -> None:
 
 
 def _example(epoch_iterator: Any) -> Any:
-    """Return symbols in the shape of a batch of one process; None if the shape is unknown before the data is read.
+    """Return symbols in the shape of a batch of one process; None if its rank is unknown before the data is read.
 
-    Where the number of examples is unknown, so is that of the symbols: a loss may split the batch into three.
+    Lengths that are unknown, as of texts, stay so: one process builds its model from the same. The number of examples
+    is given where it is known, since a loss may split the batch into three.
     """
     import tensorflow as tf
 
@@ -235,7 +236,7 @@ def _example(epoch_iterator: Any) -> Any:
     def symbols(spec: Any) -> Any:
         nonlocal unknown
         first = getattr(spec, "_value_specs", (spec,))[0]  # the spec of the first replica
-        if not isinstance(first, tf.TensorSpec) or first.shape.rank is None or None in first.shape[1:]:
+        if not isinstance(first, tf.TensorSpec) or first.shape.rank is None:
             unknown = True
             return None
         return symbol([rows if rows > 0 else None, *first.shape[1:]], first.dtype.name)

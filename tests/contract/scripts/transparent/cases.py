@@ -400,6 +400,16 @@ def tf_data():
 
 
 @case
+def texts_of_unknown_length():
+    """No `Input`, and a shuffle whose order a batch that is read to build the model would advance."""
+    data = tf.data.Dataset.from_tensor_slices((np.arange(100) % 7 + 1, Y)).shuffle(100, seed=2)
+    data = data.map(lambda length, y: (tf.range(length), y)).padded_batch(20)
+    model = keras.Sequential([layers.Embedding(8, 4), layers.GlobalAveragePooling1D(), layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model, model.fit(data, epochs=2, verbose=0).history
+
+
+@case
 def py_dataset():
     class Data(keras.utils.PyDataset):
         def __len__(self):

@@ -76,6 +76,7 @@ export class Strip {
     this.pointed = task;
     const step =
       task?.global_step === null || task?.global_step === undefined ? "" : `, step ${task.global_step}`;
-    setText(this.words, task ? `${task.task}${task.host ? ` on ${task.host}` : ""}: ${task.phase}${step}` : this.summary);
+    const where = task?.host ? ` on ${task.host}` : "";
+    setText(this.words, task ? `${task.task}${where}: ${task.phase}${step}` : this.summary);
   }
 }

@@ -355,7 +355,7 @@ def reckon(
 
 
 def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTHING) -> tuple[QueueTurn, str]:
-    """Return the turn of a run of this plan that would come last now, and who has what it needs, if anybody has."""
+    """Return the turn of a run of this plan that would come last now, and who has what it needs and for how long."""
     others = tuple(others)
     last = new_run("", replace(plan, queue=QueuePlan(PRIORITIES[0])), epoch=0, at=now)
     turn = next(turn for turn in turns([*others, last], now, known) if not turn.ask.run_id)
@@ -363,7 +363,8 @@ def turn_of(plan: Plan, others: Iterable[Run], now: Instant, known: Known = NOTH
         return turn, ""
     active = [each for each in others if not each.phase.is_terminal and each.phase is not Phase.QUEUED]
     held = _held((_ask(each, known) for each in active), unfit(others))
-    return turn, sentence(in_vain(turn.ask.plan, held, known, now).items())
+    when = f"; expected to be free in {duration(turn.begins_at - now)}" if now < turn.begins_at < inf else ""
+    return turn, sentence(in_vain(turn.ask.plan, held, known, now).items()) + when
 
 
 WAY_AGAIN_S = 3600.0

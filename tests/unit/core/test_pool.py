@@ -73,6 +73,13 @@ def test_runs_are_packed_where_the_fewest_gpus_are_left_and_then_go_to_the_next_
     turn, why = turn_of(plan("y", Ask("worker", 1, 2)), runs, 1.0)
     assert not turn.has_come
     assert "GPU 0 of c is held by worker:0 of x-1" in why
+    assert "expected" not in why, "who has it may train for ever"
+
+
+def test_who_finds_no_place_is_told_when_one_is_expected_to_be_free() -> None:
+    holder = begun(plan("h", Ask("worker", 3, 2), time_limit_s=7200.0), [])
+    _, why = turn_of(plan("y"), [holder], 1.0)
+    assert why.endswith("; expected to be free in 2 h"), why
 
 
 def test_the_plan_that_was_submitted_is_known_wherever_it_went_and_one_of_an_older_orch_too() -> None:

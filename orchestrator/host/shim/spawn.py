@@ -190,14 +190,7 @@ def _become(
             os.dup2(source, target)
         if runtime_fd is not None:
             os.set_inheritable(runtime_fd, True)
-        for number in (
-            signal.SIGPIPE,
-            signal.SIGHUP,
-            signal.SIGINT,
-            signal.SIGTERM,
-            signal.SIGCHLD,
-            signal.SIGXFSZ,
-        ):
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         stage = "directory"

@@ -47,11 +47,13 @@ def said_by(command: str, directory: Path) -> str:
 def test_a_task_is_a_session_with_every_signal_as_it_is_at_a_login(tmp_path: Path) -> None:
     """The shim's Python ignores SIGPIPE and SIGXFSZ: a script of shells would not end where its reader has ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
-    held = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ignored = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)  # by `nohup`, by `&` of a shell, and by anybody
+    held = [signal.signal(number, signal.SIG_IGN) for number in ignored]
     try:
         said = said_by("exec cat /proc/self/status /proc/self/stat", tmp_path)
     finally:
-        signal.signal(signal.SIGHUP, held)
+        for number, handler in zip(ignored, held, strict=True):
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = dict(line.split(":\t", 1) for line in said.splitlines() if ":\t" in line)
     of_libc = 3 << 31  # signals 32 and 33: the C library lets nobody change them

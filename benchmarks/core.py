@@ -44,9 +44,9 @@ def measure() -> list[Figure]:
     for part in range(PARTS):
         numbers = range(part * BEATS // PARTS, (part + 1) * BEATS // PARTS)
         for hosts in HOSTS:
-            begun = [_heard(released[hosts], range(hosts), 5.0) for _ in range(max(1, len(numbers) // hosts))]
+            begun = [heard(released[hosts], range(hosts), 5.0) for _ in range(max(1, len(numbers) // hosts))]
             firsts[hosts].append(mean(ms for ms, _ in begun))
-            ms, runs[hosts] = _heard(runs.get(hosts, begun[-1][1]), numbers, 7.0)
+            ms, runs[hosts] = heard(runs.get(hosts, begun[-1][1]), numbers, 7.0)
             later[hosts].append(ms)
     return [
         *_figures("a heartbeat in the core", later),
@@ -86,7 +86,7 @@ def _figures(what: str, samples: Mapping[int, Sequence[float]]) -> list[Figure]:
     return [*figures, Figure(claim, "x", LIMITS["core: growth"], growth)]
 
 
-def _heard(run: Run, numbers: range, since_at: float) -> tuple[float, Run]:
+def heard(run: Run, numbers: range, since_at: float) -> tuple[float, Run]:
     """Let the hosts by turns send heartbeats of these numbers; return the milliseconds of one, and the run then."""
     began = time.process_time()
     for number in numbers:
@@ -136,4 +136,4 @@ def report(run: Run, host: int, phase: str, at: float, step: int) -> HostReporte
     )
 
 
-__all__ = ["measure", "report", "training"]
+__all__ = ["heard", "measure", "report", "training"]

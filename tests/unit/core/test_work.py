@@ -1,4 +1,7 @@
-"""What is done for a heartbeat does not grow with the number of hosts. Work is counted, not timed."""
+"""What is done for a heartbeat does not grow with the number of hosts. Work is counted, not timed.
+
+`python -m tests.unit.core.test_work` prints the figures of docs/heartbeat.md.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from benchmarks import core
 from orchestrator.core import decide
-from orchestrator.core.events import Event, HostPrepared, HostReported, HostUp, Submitted, TaskReport
+from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.decision import Weight
+from orchestrator.core.events import (
+    Event,
+    HostDown,
+    HostPrepared,
+    HostReported,
+    HostUp,
+    Submitted,
+    TaskReport,
+)
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
@@ -72,6 +86,17 @@ def released(n_hosts: int) -> Run:
     return run
 
 
+PER_HOST_MAX = 200
+"""How many instructions a decision may take for each host that has nothing to do with it: some 120, when it was set."""
+
+
+def test_a_decision_about_all_hosts_asks_little_of_each() -> None:
+    few, many = training(4), training(64)
+    work = [counted(lambda run=run: decide.step(run, report(run, 0, 2.0, step=5))) for run in (few, many)]  # type: ignore[misc]
+    assert work[0] > 100
+    assert (work[1] - work[0]) / 60 <= PER_HOST_MAX, work
+
+
 def test_a_decision_about_a_heartbeat_visits_no_other_host() -> None:
     few, many = training(4), training(64)
     work = [counted(lambda run=run: decide.step(run, report(run, 2, 2.0, step=5))) for run in (few, many)]  # type: ignore[misc]
@@ -115,3 +140,28 @@ def test_nor_does_a_turn_of_the_loop(tmp_path: Path) -> None:
 def test_the_end_of_a_task_is_decided_at_once() -> None:
     run = training(4)
     assert after(run, report(run, 2, 2.0, "exited", step=5)).phase is not Phase.RUNNING
+
+
+def figures() -> dict[str, int]:
+    """Return the instructions of a turn at 300 hosts, with the next deadline where the loop asks for it."""
+    run = core.training(300)
+    for at in (5.0, 7.0):
+        _, run = core.heard(run, range(300), at)
+    events: dict[str, Event] = {
+        "a heartbeat that only moves numbers": core.report(run, 2, "running", 9.0, 400),
+        "a heartbeat of the chief": core.report(run, 0, "running", 9.0, 400),
+        "a connection that breaks": HostDown(9.0, run.tasks[2].host, "it broke"),
+        "a task that dies": core.report(run, 2, "exited", 9.0, 400),
+    }
+
+    def turn(event: Event) -> None:
+        decided, _, weight = decide.step(run, event)
+        if weight is not Weight.NUMBERS:
+            next_deadline(decided)
+
+    return {what: counted(lambda event=event: turn(event)) for what, event in events.items()}  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    for what, count in figures().items():
+        print(f"{what}: {count:,}")

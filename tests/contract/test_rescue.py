@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from orchestrator.checkpoints import copying, seed
+from tests.contract.hanging_disk import hanging
 from tests.contract.small_disk import mounted
 from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, gang, seeded
@@ -51,6 +54,7 @@ def _has_trained(run: Gang, index: int, steps: int) -> bool:
     return is_told and max(run.steps(index), default=0) >= steps
 
 
+@pytest.mark.fault(97)
 @pytest.mark.parametrize(("script", "arguments", "options", "victim"), KILLED)
 def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturbed(
     gang: Callable[..., Gang],
@@ -86,10 +90,58 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
             env["ORCH_RESCUE_DIR"] = answer["path"]
             run = gang(script, str(out), *arguments, directories=directories, env=env)
         assert run.ended() == [0, 0], run.tasks[0].err
+        assert "retracing" not in run.tasks[0].err, "a warning of TensorFlow about what is ours"
         ends[name] = np.load(out)
     for name in ends["whole"].files:
         np.testing.assert_allclose(ends["killed"][name], ends["whole"][name], rtol=1e-6, atol=1e-7)
     assert run.steps()[0] - told["step"] in (0, 1), "a loop tells its first step when it is done"
+
+
+@pytest.mark.fault(98)
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "a full disk",
+        pytest.param("a directory that hangs", marks=pytest.mark.long),
+        pytest.param("a second kill", marks=pytest.mark.long),
+    ],
+)
+def test_what_goes_wrong_during_a_rescue_leaves_the_last_backup_as_without_one(
+    gang: Callable[..., Gang], tmp_path: Path, trouble: str
+) -> None:
+    with mounted(tmp_path / "disk", megabytes=10) as disk:
+        root, options = disk.path / "root", OPTIONS | {"save_every_steps": 10}
+        env = {"ORCH_RUNTIME": json.dumps(with_row(options)), "ORCH_TASK": "worker:1"}
+        env["ORCH_RESCUE_DIR"] = str(root / "shared" / "gen-000001")
+        run = gang(SCRIPT, str(tmp_path / "out.npz"), directories=seeded(root, 1, 2)[1], env=env)
+        run.wait_for(partial(_has_trained, run, 1, 25), "25 steps, and that it could hand them over")
+        survivor = run.tasks[1]
+        with contextlib.ExitStack() as until_it_has_ended:
+            if trouble == "a full disk":
+                disk.fill()
+                until_it_has_ended.callback(disk.empty)
+            elif trouble == "a directory that hangs":
+                until_it_has_ended.enter_context(hanging(root))
+            run.tasks[0].process.send_signal(signal.SIGKILL)
+            run.tasks[0].process.wait()
+            survivor.order(stop={"grace_s": 5.0, "rescue": True})
+            if trouble == "a second kill":
+                survivor.process.send_signal(signal.SIGKILL)
+            elif trouble == "a directory that hangs":
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    survivor.process.wait(6.0)  # the bound, after which its shim kills it
+                survivor.process.send_signal(signal.SIGKILL)
+            assert run.ended()[1] in (143, -signal.SIGKILL), survivor.err
+        told = [line["rescued"] for line in run.heard[1] if "rescued" in line]
+        if trouble == "a full disk":
+            assert ["No space left" in each["why"] for each in told] == [True], told
+        else:
+            assert not told
+        saved = max(step for step in run.steps(1) if step % 10 == 0)
+        answer, _ = seeded(root, 2, 2)
+        assert answer["global_step"] in (saved, saved - 10), (
+            "the newest backup is whole, or was being written"
+        )
 
 
 @pytest.mark.long

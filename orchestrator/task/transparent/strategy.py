@@ -90,14 +90,17 @@ def mean_over_workers(strategy: Any, number: float) -> float:
 
 
 def _mean_over_workers(strategy: Any, numbers: Any) -> Any:
+    import numpy as np
     import tensorflow as tf
 
     global _mean
     if _mean is None:
         _mean = tf.function(
-            lambda value: strategy.reduce("MEAN", strategy.run(tf.identity, (value,)), axis=None)
+            lambda value: strategy.reduce("MEAN", strategy.run(tf.identity, (value,)), axis=None),
+            input_signature=[tf.TensorSpec([None], tf.float64)],
         )
-    return _mean(tf.constant(numbers, tf.float64)).numpy()
+    array = np.asarray(numbers, "float64")
+    return _mean(tf.constant(array.ravel())).numpy().reshape(array.shape)
 
 
 def rows_of_workers(strategy: Any, numbers: list[float]) -> list[list[float]]:
@@ -115,7 +118,7 @@ def texts_of_workers(strategy: Any, text: str) -> list[str]:
     """Return the text of each worker. All must call this."""
     data = text.encode()
     sizes = [int(size) for (size,) in rows_of_workers(strategy, [float(len(data))])]
-    length = 1 << (max(sizes) // _BYTES_IN_A_NUMBER).bit_length()  # few lengths: each is traced once
+    length = -(-max(sizes) // _BYTES_IN_A_NUMBER)
     padded = data.ljust(length * _BYTES_IN_A_NUMBER)
     parts = [padded[at : at + _BYTES_IN_A_NUMBER] for at in range(0, len(padded), _BYTES_IN_A_NUMBER)]
     rows = rows_of_workers(strategy, [float(int.from_bytes(part, "little")) for part in parts])
@@ -139,7 +142,7 @@ def told_by_chief(strategy: Any, chief: bool, number: float) -> float:
 
 
 _mean: Any = None
-"""The function of `_mean_over_workers`, traced once for each shape."""
+"""The function of `_mean_over_workers`: TensorFlow warns of one that is traced for each length."""
 
 
 _REPLACED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy")

@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 # Most of the tests' time is waiting, for heartbeats and imports: four at once on two cores.
 JOBS ?= 4
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Images of containers set it: each `orch`, coordinator and process of pytest would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench scaling faults docs release-check sim fuzz mutants docker-demo clean
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,11 @@ from tests.patience import patient
 
 if TYPE_CHECKING:
     from tests.contract.receivers import Mail, Web
+
+# Images of containers set this. Each `orch` and coordinator would compile the whole package again, and each process of
+# pytest all tests: half of their CPU.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How fast examples are made says how busy the machine is, not whether the code is right.
 settings.register_profile("orch", deadline=None, suppress_health_check=[HealthCheck.too_slow])

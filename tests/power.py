@@ -2,9 +2,10 @@
 
 A file's content is on the disk once that file was synced. Names are there in the order in which they were made, and all
 of them once anything was synced, as in the journals of ext4 and XFS. What was not synced may be there, too, wholly or
-in part. So each moment before a change gives four disks: the names of the last sync, and all names, with of each file
-only what was synced; and all names with half of the rest, or with zeros in its place. SQLite syncs by itself and is not
-seen here.
+in part. So each moment before a change gives five disks: the names of the last sync, and all names, with of each file
+only what was synced; and all names with half of the rest, with zeros in its place, or with half of the rest of all
+files but the newest: what says that the others are whole may be there before they are. SQLite syncs by itself and is
+not seen here.
 """
 
 from __future__ import annotations
@@ -143,6 +144,12 @@ class _Recorder:
         self._note(what, "all names", self._disk(now, lambda ino, _: self._contents.get(ino, b"")))
         self._note(what, "half", self._disk(now, self._half))
         self._note(what, "zeros", self._disk(now, self._zeros))
+        newest = max(filter(None, now.values()), key=self._changed_at, default=None)
+        self._note(
+            what,
+            "half but for the newest",
+            self._disk(now, lambda ino, held: held if ino == newest else self._half(ino, held)),
+        )
 
     def cuts(self) -> list[Cut]:
         """Return each state once."""
@@ -170,6 +177,9 @@ class _Recorder:
             return os.readlink("", dir_fd=handle)
         with self._looking():
             return Path(f"/proc/self/fd/{handle}").read_bytes() if stat.S_ISREG(mode) else b""
+
+    def _changed_at(self, ino: int) -> int:
+        return os.fstat(self._held[ino]).st_mtime_ns
 
     def _half(self, ino: int, now: bytes) -> bytes:
         synced = self._contents.get(ino, b"")

@@ -1,9 +1,9 @@
 """`python -m tests.mutants.known [NAME …]`: mistakes that were once made, or nearly; the tests must find each.
 
 The simulator hunts them; what it has no part of is hunted by the tests that a mistake names. Unit tests find theirs in
-forks of one pytest, all others in a copy of the tree. That the mutant only crashes is no catch: a rule must be broken,
-a transcript read otherwise, or an assertion fail. Exit 1 with the names of those that survive, or whose old text is
-not there any more.
+forks of one pytest; all others, and those that start processes or read sources, in a copy of the tree. That the mutant
+only crashes is no catch: a rule must be broken, a transcript read otherwise, or an assertion fail. Exit 1 with the
+names of those that survive, or whose old text is not there any more.
 """
 
 from __future__ import annotations
@@ -149,7 +149,10 @@ def found_by_test(ran: subprocess.CompletedProcess[str]) -> tuple[str, str]:
 
 
 def in_forks(mutants: list[Known]) -> Iterator[Verdict]:
-    """Hunt those whose tests are unit tests, of a function's code; nothing is yielded for the others."""
+    """Hunt those whose tests are unit tests, of a function's code, and yield those that are found.
+
+    What survives here may be found in a copy: a test may read the source, or start a process that runs it.
+    """
     here = {}
     for mutant in mutants:
         made = mutant.made_in((PRODUCT / mutant.file).read_text(encoding="utf-8"))
@@ -165,9 +168,8 @@ def in_forks(mutants: list[Known]) -> Iterator[Verdict]:
     pytest.main([*quiet, *files], plugins=[hunting.Hunt(iter(here.values()), told.append)])
     of = {mutant.name: mutant for mutant in mutants}
     for verdict in told:
-        if verdict.end in hunting.JUDGED:
-            by, why = (verdict.by, "") if verdict.end == "found" else ("", "no test fails")
-            yield Verdict(of[verdict.mutant.name], by, why, verdict.took_s)
+        if verdict.end == "found":
+            yield Verdict(of[verdict.mutant.name], verdict.by, "", verdict.took_s)
 
 
 def main(names: list[str]) -> int:

@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.both import durable, hostdir
+from orchestrator.both import durable, hostdir, process
 from orchestrator.both.tree_digest import digest_of
-from orchestrator.checkpoints import inventory, lineage, places, safe, seed, verify
+from orchestrator.checkpoints import claims, inventory, lineage, places, safe, seed, verify
 from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import plan_copies
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.host.shim import record
-from orchestrator.host.system import codestore
+from orchestrator.host.system import codestore, workdir
 from orchestrator.protocol.orders.checkpoints import Manifest
 from orchestrator.task.transparent import backup
 from tests import power
+from tests.arrivals import Arrivals
 from tests.unit.checkpoints import saved
 from tests.unit.core.transcript import make_plan
 
@@ -52,7 +53,7 @@ def each(tmp_path: Path, cuts: list[power.Cut], holds: Callable[[Path, int], obj
 
 
 def test_a_cut_shows_what_was_not_synced(root: Path) -> None:
-    """The harness itself: a plain write and a rename leave a missing, an empty, a torn file, and one of zeros."""
+    """The harness itself: a plain write and a rename leave a missing, an empty, a torn or a whole file, or zeros."""
 
     def careless() -> None:
         durable.fill(str(root / "synced"), b"first")
@@ -60,7 +61,7 @@ def test_a_cut_shows_what_was_not_synced(root: Path) -> None:
         os.rename(root / "new", root / "file")
 
     ends = [cut.disk.get("file", "missing") for cut in power.cuts(root, careless) if cut.done]
-    assert sorted(map(str, ends)) == sorted(map(str, [b"", b"con", b"\0" * 7, "missing"]))
+    assert sorted(map(str, ends)) == sorted(map(str, [b"", b"con", b"content", b"\0" * 7, "missing"]))
 
 
 def test_a_file_is_the_old_or_the_new_one(root: Path, tmp_path: Path) -> None:
@@ -258,3 +259,97 @@ def test_a_backup_is_the_old_or_the_new_one(root: Path, tmp_path: Path) -> None:
             assert (found[0]["model/00000"] == found[1].steps).all()
 
     each(tmp_path, power.cuts(root, lambda: write(1), lambda: write(2)), holds, least=8)
+
+
+def test_a_snapshot_that_comes_from_another_host_is_whole_or_sent_again(root: Path, tmp_path: Path) -> None:
+    sender = tmp_path / "sender"
+    shutil.copytree(saved.FIXTURES / "manager", Path(places.directory_of(str(sender), 1)) / "manager")
+    manifest = safe.snapshot(str(sender), places.directory_of(str(sender), 1), None)
+    chunks = {
+        made_of[0]: Path(safe.directory_of(str(sender), manifest["digest"]), name).read_bytes()
+        for name, _, _, made_of in manifest["files"]
+        if made_of
+    }
+
+    def receive(where: Path) -> None:
+        arrivals = Arrivals()
+        for chunk in arrivals.receive(str(where), manifest)["missing"]:
+            part = {"sha256": chunk, "offset": 0, "last": True}
+            assert arrivals.receive_part(part, chunks[chunk]) == {}
+        if chunks:
+            assert arrivals.receive(str(where), manifest) == {"missing": []}
+
+    def holds(after: Path, done: int) -> None:
+        with places.locked(str(after)) as tree:
+            kept = places.safe(tree)
+        assert len(kept) in ((1,) if done else (0, 1))
+        receive(after)
+        found = verify(safe.directory_of(str(after), manifest["digest"]))["checkpoint"]
+        assert found["global_step"] == 32
+
+    each(tmp_path, power.cuts(root, lambda: receive(root)), holds, least=20)
+
+
+def test_the_code_in_a_working_directory_is_whole_or_copied_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not synced. What the script has written or changed, and what was synced, stays."""
+    tree, texts = tmp_path / "c0ffee", {"train.py": b"print('a')", "lib/b.py": b"b = 1\n", "empty": b""}
+    for name, text in texts.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(text)
+
+    def prepare(host_dir: Path) -> Path:
+        return Path(workdir.prepare(str(host_dir), "t-1", "worker:0", str(tree)))
+
+    def trains() -> None:
+        for name in ("log.csv", "lib/b.py"):
+            durable.fill(str(Path(workdir.work_dir(str(root), "t-1", "worker:0"), name)), b"of the script")
+
+    cuts = power.cuts(root, lambda: prepare(root), trains)
+    monkeypatch.setattr(process, "boot_id", lambda: "the next boot")
+
+    def holds(after: Path, done: int) -> None:
+        directory = Path(workdir.work_dir(str(after), "t-1", "worker:0"))
+        record = durable.read_object(f"{directory}.json") or {"files": {}}
+        for name, (size, changed_ns) in record["files"].items():
+            # A disk has the times with the names; the one that was plugged in was only just written.
+            if (directory / name).is_file() and not _is_of_the_script(directory / name):
+                assert size == len(texts[name])
+                os.utime(directory / name, ns=(changed_ns, changed_ns))
+        mine = [name for name in ("log.csv", "lib/b.py") if _is_of_the_script(directory / name)]
+        assert prepare(after) == directory
+        assert done < 2 or "log.csv" in mine
+        for name in mine if record["files"] else ():
+            assert _is_of_the_script(directory / name)
+        for name, text in texts.items():
+            assert name in mine or (directory / name).read_bytes() == text, name
+
+    each(tmp_path, cuts, holds, least=10)
+
+
+def _is_of_the_script(path: Path) -> bool:
+    return path.exists() and path.read_bytes() == b"of the script"
+
+
+def test_who_drives_a_run_and_who_saves_somewhere_is_not_forgotten(root: Path, tmp_path: Path) -> None:
+    claim: Any = {"id": "o1", "head": "h", "user": "u", "run": "t-1", "name": "t", "checkpoint_dir": "/c"}
+    (root / "runs" / "t-1").mkdir(parents=True)
+
+    def stamp() -> None:
+        with places.opened(str(root)) as tree:
+            claims.stamp(tree, claim, str(tmp_path))
+
+    def holds(after: Path, done: int) -> None:
+        said, is_watched, ago_s = claims.read(str(after / "runs" / "t-1"))
+        assert (said is not None and said["id"] == "o1") or not done
+        assert is_watched or done in (0, 2, 3), "it lives: this very process"
+        assert (said is None or not is_watched) or done < 3
+        assert ago_s is None if done == 3 else True
+        with places.opened(str(after)) as tree:
+            owner = claims.stamped(tree)
+        assert (owner is not None and owner["claim"]["run"] == "t-1") or done < 2
+
+    steps = (lambda: claims.write(str(root / "runs" / "t-1"), claim), stamp)
+    steps = (*steps, lambda: claims.release(str(root / "runs" / "t-1")))
+    each(tmp_path, power.cuts(root, *steps), holds, least=10)

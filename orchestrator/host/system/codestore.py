@@ -122,7 +122,7 @@ def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[st
         if stored is None and os.path.exists(path):
             raise HostFault("no-code", f"{path} is damaged on this host", "push the code again")
         files = [(path, content, mode, size) for path, content, mode, size in (stored or {}).get("files", ())]
-    empty = [entry for entry in files if entry[3] and may_be_cut_off(os.path.join(tree, entry[0]))]
+    empty = [entry for entry in files if entry[3] and _may_be_cut_off(os.path.join(tree, entry[0]))]
     missing = [entry[1] for entry in empty if not _put(host_dir, tree, entry)]
     if empty:
         durable.sync_tree(tree)
@@ -329,7 +329,7 @@ def _age_s(path: str) -> float:
         return 0.0
 
 
-def may_be_cut_off(path: str) -> bool:
+def _may_be_cut_off(path: str) -> bool:
     """Return whether a power cut may have left a pushed file empty. A script may remove or replace it."""
     try:
         info = os.lstat(path)

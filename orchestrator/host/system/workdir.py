@@ -1,7 +1,7 @@
 """The working directory of a task on a host, in which its script starts. Runs on hosts.
 
 runs/<run>/tasks/worker-0/work/       a copy of the pushed code, and what the script writes beside it
-runs/<run>/tasks/worker-0/work.json   what was copied: the tree, and the size and time of each file
+runs/<run>/tasks/worker-0/work.json   what was copied: the tree, the size and time of each file, and the boot's id
 runs/<run>/tasks/worker-1/work.doubles   paths below `work` of files that the chief has too
 
 All generations of a task share it, so a script finds what it has written before a restart. The tree itself is not the
@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import stat
 
-from orchestrator.both import durable
+from orchestrator.both import durable, process
 from orchestrator.both.hostdir import task_dir
-from orchestrator.host.system.codestore import may_be_cut_off
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,10 +41,12 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
     known = durable.read_object(_record(directory)) or {}
     pushed: Stamps = known.get("files") or {}
     if known.get("tree") == os.path.basename(tree) and os.path.isdir(directory):
+        # Nothing of it is synced: after a boot, even what the script has not changed may be torn.
+        is_same_boot = known.get("boot") == process.boot_id()
         again = [
             path
-            for path, (size, _) in pushed.items()
-            if size and may_be_cut_off(os.path.join(directory, path))
+            for path, stamp in pushed.items()
+            if _may_be_torn(os.path.join(directory, path), stamp, is_same_boot=is_same_boot)
         ]
     else:
         os.stat(tree)
@@ -70,10 +71,19 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
             pushed[path] = _copy(os.path.join(tree, path), os.path.join(directory, path))
         os.makedirs(directory, mode=0o700, exist_ok=True)
         # Where a power cut loses it, the code is copied again.
-        durable.write_json(
-            _record(directory), {"tree": os.path.basename(tree), "files": pushed}, durable=False
-        )
+        record = {"tree": os.path.basename(tree), "files": pushed, "boot": process.boot_id()}
+        durable.write_json(_record(directory), record, durable=False)
     return directory
+
+
+def _may_be_torn(path: str, stamp: list[int], *, is_same_boot: bool) -> bool:
+    """Return whether a power cut may have left a part of a pushed file. A script may remove or replace it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    is_as_pushed = status.st_mtime_ns == stamp[1] and not is_same_boot
+    return stamp[0] > 0 and stat.S_ISREG(status.st_mode) and (status.st_size == 0 or is_as_pushed)
 
 
 def left(host_dir: str, run: str, task: str) -> Iterator[tuple[str, os.stat_result | None]]:
@@ -146,7 +156,7 @@ def _copy(source: str, target: str) -> list[int]:
         if not is_cloned:
             shutil.copyfile(source, fresh, follow_symlinks=False)
         shutil.copymode(source, fresh, follow_symlinks=False)
-        durable.place(fresh, target, durable=False)  # what a power cut leaves empty is copied again
+        durable.place(fresh, target, durable=False)  # what a power cut tears is copied again
     except OSError:
         durable.remove(fresh)
         raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import socket
 import subprocess
@@ -10,14 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.both import durable, process
 from orchestrator.both.hostdir import HostFault, generation_dir
+from orchestrator.host.agent import start
 from orchestrator.host.agent.jobs import Jobs, Result
-from orchestrator.host.agent.streams import Loop
+from orchestrator.host.agent.reply import Reply
+from orchestrator.host.agent.streams import Loop, Output
 from orchestrator.host.agent.tasks import Link, Tasks
 from orchestrator.host.shim import record
 from orchestrator.protocol.channel import Decoder
@@ -111,6 +116,63 @@ def test_who_stops_what_has_just_ended_is_told_that_it_has(rig: Rig, when: str) 
     assert rig.said[1]["error"]["code"] == "gone"
     with pytest.raises(HostFault, match="has ended"):
         rig.tasks.forward(rig.link, STACKS)
+
+
+class Starts:
+    """The jobs of an agent whose start of a shim ends as a test says."""
+
+    def __init__(self, rig: Rig, ends: OSError | Result) -> None:
+        self.tasks, self.directory, self.ends = rig.tasks, rig.directory, ends
+        self.lived: list[bool] = []
+
+    def program(
+        self,
+        argv: list[str],
+        done: Callable[[Result], None],
+        *,
+        deadline_s: float,
+        stdin: bytes,
+        keep: bool,
+        given: dict[int, int],
+    ) -> None:
+        """Start a program, as Jobs does."""
+        assert argv[3:] == ["/bundle", "shim", self.directory, "6"]
+        assert (json.loads(stdin), keep, given) == ({"TOKEN": "t"}, True, {6: 5})
+        assert deadline_s >= 30.0
+        self.lived.append(self.tasks.lives(RUN))
+        if isinstance(self.ends, OSError):
+            raise self.ends
+        done(self.ends)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+        (Result(1, b"no answer", False), "gave no answer"),
+    ],
+)
+@pytest.mark.fault(41)
+def test_a_shim_whose_start_failed_counts_as_starting_no_more(
+    rig: Rig, ends: OSError | Result, said: str
+) -> None:
+    """Or its task would never be called dead, and its run would wait for ever."""
+    os.utime(rig.directory, (0, time.time() - 3600.0))
+    jobs = Starts(rig, ends)
+    host = SimpleNamespace(bundle="/bundle")
+    context: Any = SimpleNamespace(tasks=rig.tasks, jobs=jobs, host=host)
+    replies: list[Mapping[str, Any]] = []
+    reply = Reply(cast("Output", SimpleNamespace(send=lambda said, *_: replies.append(said))), 7)
+    order: Any = {**START, "secrets": {"TOKEN": "t"}}
+    rig.tasks.watch(RUN, 0.5, None)
+    try:
+        start._start_shim(context, rig.directory, order, reply, [5])
+    except HostFault as e:
+        reply.fault(e)
+    assert said in replies[0]["error"]["message"]
+    assert jobs.lived == [True]
+    assert not rig.tasks.lives(RUN)
+    assert rig.link.recovering, "it is buried"
 
 
 @pytest.mark.parametrize(("age_s", "is_dead"), [(0.0, False), (9.0, False), (11.0, True), (-3600.0, True)])

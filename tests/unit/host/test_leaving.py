@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.both import process
 from orchestrator.core.plan import HostPlan
 from orchestrator.head.reach.relayed import RelayTransport
 from orchestrator.host.system import leaving
+from tests.patience import comes
 
 HOST = HostPlan("n1", transport="test", allocation="7.0")
 MAIN = "import sys; from orchestrator.host.keeper import {0}; sys.exit({0}.main(sys.argv[1:]))"
@@ -138,6 +140,21 @@ def test_a_signal_of_which_the_engine_has_said_nothing_leaves_the_tasks_alone(
     child.wait()
     assert child.stdout is not None
     child.stdout.close()
+
+
+def test_a_command_whose_channel_was_taken_away_ends(keeper: subprocess.Popen[bytes]) -> None:
+    """Nobody else would end it: its stdin may stay open, and it may never write."""
+    channel = RelayTransport(Here()).open(HOST, "echo $$; exec sleep 600")
+    pid = int(channel.read(65536))
+    command = process.identity(pid)
+    assert command is not None
+    channel._child.kill()  # type: ignore[attr-defined]
+    try:
+        assert comes(lambda: not process.alive(command), 20.0)
+    finally:
+        process.signal(command, signal.SIGKILL)
+        channel.close()
+    assert keeper.poll() is None, "the keeper serves on"
 
 
 @pytest.mark.parametrize("words", [[], ["7.0", "HUP:1:no"], ["7.0", "TERM:soon:x"], ["7.0", "TERM"]])

@@ -24,7 +24,7 @@ from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 
 SCRIPT = Path(__file__).parent / "scripts/as_people_write_them.py"
-TABLE = Path(__file__).parents[2] / "build/trajectory.jsonl"
+TABLE = Path(__file__).parents[2] / "docs/trajectory.jsonl"
 PAGE = Path(__file__).parents[2] / "docs/trajectory.md"
 MOMENTS = (
     *("compile", "first step", "step", "save", "validation", "epoch end", "last step"),
@@ -205,18 +205,18 @@ def main() -> int:
 
 
 def _keep(row: dict[str, Any], options: argparse.Namespace) -> None:
-    options.table.parent.mkdir(exist_ok=True)
     with options.table.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def page(table: Path) -> str:
-    """Return the page: the newest row of each script, moment and number of replicas."""
+    """Return the page: the newest row of each script, moment, number of replicas and seed."""
     read = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
-    newest = {(row["script"], row["moment"], row["replicas"]): row for row in read}
+    newest = {(row["script"], row["moment"], row["replicas"], row["seed"]): row for row in read}
     whats, lines = scripts(), []
-    for name, moment, replicas in sorted(newest, key=lambda key: (list(whats).index(key[0]), key[2], key[1])):
-        row = newest[name, moment, replicas]
+    order = list(whats)
+    for key in sorted(newest, key=lambda key: (order.index(key[0]), key[2], key[1], key[3])):
+        (name, moment, replicas, _), row = key, newest[key]
         end = _end(row)
         end = f"{end}: {', '.join(row['differing'])}" if row["differing"] else end
         said = row["said"].replace("|", "/")

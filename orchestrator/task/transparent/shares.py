@@ -115,9 +115,10 @@ class Shares:
         Args:
             values: returns the values of a variable on each replica of this process.
         """
-        shares = self.told.numpy() if self.told is not None else None
-        mine = _rows([values(each) for each in self._variables()]) if shares is not None else None
-        if shares is None or mine.shape[-1] != shares.shape[1]:
+        if self.told is None:
+            return {}
+        shares, mine = self.told.numpy(), _rows([values(each) for each in self._variables()])
+        if mine.shape[-1] != shares.shape[1]:
             return {}
         first = _first(self._strategy, len(mine))
         shares += mine[0] - shares[first]  # nothing, where the last step to be told of was the last one

@@ -24,7 +24,7 @@ from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 
 SCRIPT = Path(__file__).parent / "scripts/as_people_write_them.py"
-TABLE = Path(__file__).parents[2] / "build/trajectory.jsonl"
+TABLE = Path(__file__).parents[2] / "docs/trajectory.jsonl"
 PAGE = Path(__file__).parents[2] / "docs/trajectory.md"
 MOMENTS = (
     *("compile", "first step", "step", "save", "validation", "epoch end", "last step"),
@@ -205,18 +205,18 @@ def main() -> int:
 
 
 def _keep(row: dict[str, Any], options: argparse.Namespace) -> None:
-    options.table.parent.mkdir(exist_ok=True)
     with options.table.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def page(table: Path) -> str:
-    """Return the page: the newest row of each script, moment and number of replicas."""
+    """Return the page: the newest row of each script, moment, number of replicas and seed."""
     read = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
-    newest = {(row["script"], row["moment"], row["replicas"]): row for row in read}
+    newest = {(row["script"], row["moment"], row["replicas"], row["seed"]): row for row in read}
     whats, lines = scripts(), []
-    for name, moment, replicas in sorted(newest, key=lambda key: (list(whats).index(key[0]), key[2], key[1])):
-        row = newest[name, moment, replicas]
+    order = list(whats)
+    for key in sorted(newest, key=lambda key: (order.index(key[0]), key[2], key[1], key[3])):
+        (name, moment, replicas, _), row = key, newest[key]
         end = _end(row)
         end = f"{end}: {', '.join(row['differing'])}" if row["differing"] else end
         said = row["said"].replace("|", "/")
@@ -252,11 +252,12 @@ once, at the moment that the row says; the survivor hands over or not, and the n
 all is compared with a run that nothing disturbed, on both workers: how often each example was trained, CRC-32 of each
 weight and of each variable of the optimizer, the learning rate, History, what callbacks have counted, and rows of
 tables. *equal* is to the last bit. Where it is not, what differs is named, in newer rows with by how much:
-`history.loss.0`, say, is the figure of the epoch that was interrupted, and `table.2` its row in a CSVLogger's file: a
-worker that dies between two steps takes its share of the last one along. `weights.5` and `weights.6` of `normalized`
-and `tuned` are the moving averages of BatchNormalization, which are the survivor's until an epoch's steps are done. All
-other weights, the optimizers, learning rates, callbacks, and how often each example was trained, were equal in all
-rows but those that say otherwise.
+`history.loss.0`, say, is the figure of the epoch that was interrupted, and `table.2` its row in a CSVLogger's file: in
+a `train_step` of the script's own, a worker that dies between two steps takes its share of the last one along. Until
+commit e5844c86 it did so in Keras's own step, too, and `weights.5` and `weights.6` of `normalized` and `tuned`, the
+moving averages of BatchNormalization, were the survivor's: rows of commits before it say so. All other weights, the
+optimizers, learning rates, callbacks, and how often each example was trained, were equal in all rows but those that
+say otherwise.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

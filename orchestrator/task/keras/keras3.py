@@ -143,14 +143,19 @@ def _average_statistics_after_epochs(trainer: Any) -> None:
     trainer.TensorFlowTrainer._get_metrics_result_or_logs = _get_metrics_result_or_logs
 
 
-def _average_statistics(tf: Any, strategy: Any, model: Any) -> None:
+def statistics_of(model: Any) -> list[Any]:
+    """Return the moving averages of BatchNormalization that its steps change."""
     normalization = sys.modules["keras.src.layers.normalization.batch_normalization"].BatchNormalization
-    variables = [
+    return [
         variable
         for layer in model._flatten_layers()
         if isinstance(layer, normalization) and layer.built and layer.trainable
         for variable in (layer.moving_mean, layer.moving_variance)
     ]
+
+
+def _average_statistics(tf: Any, strategy: Any, model: Any) -> None:
+    variables = statistics_of(model)
     if not variables:
         return
     # The function is traced once per model, and again when other layers have become trainable between two `fit`s.

@@ -107,7 +107,7 @@ class Atomic:
         for place, op in enumerate(operations):
             if _is_collective(op):
                 collectives.append((place, op))
-            elif (handles := _written(op)) and (ours is None or outer.get(handles[0].name) is not ours):
+            elif handles := _written(op):
                 writes.append((place, op, [(handle, outer.get(handle.name)) for handle in handles]))
         if self._counter is not None and id(own(self._counter).handle) not in {
             id(h) for *_, to in writes for _, h in to
@@ -121,7 +121,8 @@ class Atomic:
         if not waited:
             raise NotAtomic("no weight is updated after an all-reduce of its step")
         gate = waited[-1][0]
-        early = {h.name: (h, outside) for at, _, to in writes if at < gate for h, outside in to}
+        written = [(h, outside) for at, _, to in writes if at < gate for h, outside in to]
+        early = {h.name: (h, outside) for h, outside in written if ours is None or outside is not ours}
         self._check(early, sum(_bytes_of(variable.handle) for variable in weights))
         if self._done is None:
             self._begun, self._done = (plain(_zero, weights[0].device) for _ in range(2))

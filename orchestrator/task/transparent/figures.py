@@ -34,6 +34,9 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         ]
         for layer in (changed.BaseImagePreprocessingLayer, sys.modules["keras"].layers.CategoryEncoding):
             layer.call = steps.of_each_example(layer.call, place=1)
+        trainer = sys.modules["keras.src.trainers.trainer"].Trainer
+        trainer._compute_loss = _then_countable(trainer._compute_loss)
+        trainer.compute_metrics = _counted_once(trainer.compute_metrics)
         variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
         variable.assign = _of_all_replicas(variable.assign, report, script, folder)
     else:
@@ -42,6 +45,38 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
             sys.modules[library].layers.LayerNormalization,
         ):
             layer.call = steps.of_each_example(layer.call, place=1)
+
+
+def _then_countable(compute_loss: Any) -> Any:
+    """Have the metrics of Keras's own step counted with its gradients, which tell them to all (see `shares.py`)."""
+
+    @functools.wraps(compute_loss)
+    def computing(
+        self: Any,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        loss, step = compute_loss(self, x, y, y_pred, sample_weight, training), steps.current()
+        if training and step is not None and step.shares is not None and step.shares.with_gradients(self):
+            step.counting = functools.partial(self.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
+        return loss
+
+    return computing
+
+
+def _counted_once(compute_metrics: Any) -> Any:
+    @functools.wraps(compute_metrics)
+    def computing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        step = steps.current()
+        if step is None or step.counted is None:
+            return compute_metrics(self, *args, **kwargs)
+        counted, step.counted = step.counted, None
+        return counted
+
+    return computing
 
 
 def _with_own_statistics(call: Any) -> Any:

@@ -182,7 +182,15 @@ def _added_up(step: Step, gradients: Any) -> Any:
 
     flat = tf.nest.flatten(gradients)
     there = [step.guarded(gradient) for gradient in flat if gradient is not None]
-    reduced = iter(step.context.all_reduce(tf.distribute.ReduceOp.SUM, there) if there else ())
+    counting, step.counting = step.counting, None
+    row = []
+    if counting is not None and step.shares is not None:
+        step.counted = counting()
+        row = step.shares.row(step.context)
+    # The first goes behind all others in what is sent.
+    reduced = iter(step.context.all_reduce(tf.distribute.ReduceOp.SUM, [*row, *there]) if there else ())
+    if row:
+        step.shares.tell(next(reduced), step.context)
     result = [None if gradient is None else next(reduced) for gradient in flat]
     for gradient in result:
         for part in tf.nest.flatten(gradient, expand_composites=True):

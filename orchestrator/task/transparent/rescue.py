@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import shutil
 import sys
@@ -30,7 +31,7 @@ from orchestrator.task.shim_orders import STOPPED, end
 from orchestrator.task.transparent import backup
 from orchestrator.task.transparent.atomic import Atomic, NotAtomic, name_of, of_tensorflow, own
 from orchestrator.task.transparent.protected import Held as Kept
-from orchestrator.task.transparent.shares import Shares, of_all
+from orchestrator.task.transparent.shares import Shares, of_all, told_of
 from orchestrator.task.transparent.strategy import workers_of
 
 TYPE_CHECKING = False
@@ -111,7 +112,7 @@ class Rescue:
         if step_function != model.train_step or workers_of(strategy) == 1:
             return None
         known = weakref.ref(model)
-        shares = Shares(strategy, lambda: backup.variables_of(known())["metrics"])
+        shares = Shares(strategy, known, lambda: list(itertools.chain(*told_of(known(), strategy))))
         atomic = self._atomics[model] = Atomic(model, shares=shares)
         if model.jit_compile or _several_steps(model):
             atomic.refusal = "steps of jit_compile or steps_per_execution are not made atomic"
@@ -157,7 +158,7 @@ class Rescue:
         if atomic is not None and atomic.refusal is None:
             atomic.keep_changes()
             mine = _values(atomic, {"metrics": metrics})
-            self._metrics = {**mine, **of_all(model.distribute_strategy, metrics)}
+            self._metrics = {**mine, **of_all(model.distribute_strategy, model)}
 
     # --- the order ------------------------------------------------------------------------------------------
 
@@ -191,6 +192,7 @@ class Rescue:
             return f"no: {e}"[:200]
         # Those of BatchNormalization are each worker's own until an epoch ends, and then their mean is taken.
         is_own = any("moving_" in name_of(own(each)) for each in self._variables())
+        is_own &= self._newest.shares is None or not self._newest.shares.has_averages()
         but = ", but for moving averages" if is_own else ""
         return f"{count / 1e6:,.1f} MB in {took_s + wrote_s * max(1.0, count / max(1, part)):.1f} s{but}"
 

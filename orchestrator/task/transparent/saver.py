@@ -313,6 +313,8 @@ class Saver:
             self._begin_again(model, restored)
         if restored is not None and self._course.when_traced is None:
             self._check_alike(model)
+            if self._counted:
+                give_back(self._setting.strategy, model, restored[0], averages=True)
         self._compare(model, epoch)
         self.hooks.is_done()
         self._mark(model, epoch, self._counted, begun=True)
@@ -373,7 +375,7 @@ class Saver:
         values, self._metrics = self._metrics, None
         try:
             groups = self._setting.groups_of(model)
-            if values is not None and not give_back(self._setting.strategy, groups["metrics"], values):
+            if values is not None and not give_back(self._setting.strategy, model, values):
                 backup.add(groups, values, "metrics")
         except backup.Mismatch:
             self._setting.report("metrics", "figures of the epoch that was interrupted are of its rest only")
@@ -405,7 +407,7 @@ class Saver:
         groups = setting.groups_of(model)
         values, own = backup.collect(groups, steps), self._own()
         if batch:
-            values.update(of_all(setting.strategy, groups["metrics"]))
+            values.update(of_all(setting.strategy, model))
         if setting.chief:
             position = self._position(epoch, batch, steps)
             position.callbacks, arrays = self._memory.keep()

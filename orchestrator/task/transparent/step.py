@@ -87,6 +87,11 @@ class Step:
             self.total = self.context.all_reduce(tf.distribute.ReduceOp.SUM, self.examples)
         else:
             self.total = shares.sum_of(self.examples, self.context)
+        self.shares = shares
+        self.counting: Callable[[], Any] | None = None
+        """Counts the step's metrics, and returns the figures, once its forward pass is done (see `shares.py`)."""
+        self.counted: Any = None
+        """The figures, if they were counted before the gradients were summed up."""
         self.draws = 0
         """How many random tensors this step has drawn with `tf.random`."""
         self._gathered: dict[Any, Any] = {}

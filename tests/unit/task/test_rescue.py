@@ -16,6 +16,7 @@ import pytest
 from orchestrator.task import shim_orders, this_task
 from orchestrator.task.shim_orders import Orders
 from orchestrator.task.transparent import backup, rescue
+from orchestrator.task.transparent import saver as saving
 from orchestrator.task.transparent.atomic import Atomic as RealAtomic
 from orchestrator.task.transparent.atomic import NotAtomic, own
 from orchestrator.task.transparent.backup import Position
@@ -309,11 +310,14 @@ def test_a_rehearsal_says_how_much_would_be_handed_over_or_why_nothing(
         task.atomic.refusal = None
         task.groups["model"].append(SimpleNamespace(name="batch_normalization/moving_mean:0", nbytes=8))
         averaged.append(task.rescue.rehearse())
+        monkeypatch.setattr(task.atomic, "shares", SimpleNamespace(has_averages=lambda: True))
+        averaged.append(task.rescue.rehearse())
         monkeypatch.setenv("ORCH_RESCUE_DIR", str(tmp_path / "gone"))
         said.append(task.rescue.rehearse())
 
     task.rescue.during(fits, task.model, task.setting)
     assert averaged[0].endswith(" s, but for moving averages")
+    assert averaged[1].endswith(" s"), "each step tells all replicas the averages of each"
     assert not said[1].endswith("averages")
     assert said[0] == "no: no step has been made since the start"
     assert said[1].startswith("9.0 MB in ")
@@ -454,6 +458,7 @@ def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
 ) -> None:
     base = type("Callback", (), {})
     monkeypatch.setitem(sys.modules, "keras.src.callbacks", SimpleNamespace(Callback=base))
+    monkeypatch.setattr(saving, "give_back", lambda *_, **__: False)
     marks: list[tuple[int, int, int]] = []
     kept: list[Any] = []
     metrics: list[Any] = []

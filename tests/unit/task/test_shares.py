@@ -25,6 +25,10 @@ class Component:
     def numpy(self) -> Any:
         return self.value
 
+    def assign(self, value: Any) -> None:
+        assert (value.shape, value.dtype) == (self.value.shape, self.value.dtype)
+        self.value = value
+
     def assign_add(self, value: Any) -> None:
         assert (value.shape, value.dtype) == (self.value.shape, self.value.dtype)
         self.value = self.value + value
@@ -48,7 +52,7 @@ def strategy(worker: int, replicas: int) -> Any:
 
 def told(worker: int, metrics: list[Metric], rows: Any) -> Any:
     """Return what a worker knows of all shares, which were these when the last step began."""
-    known = Shares(strategy(worker, len(rows or ())), lambda: metrics)
+    known = Shares(strategy(worker, len(rows or ())), lambda: None, lambda: metrics)
     known.told = None if rows is None else Component(rows)
     return known.known(lambda metric: [each.numpy() for each in metric.values]).get(NAME)
 
@@ -75,29 +79,61 @@ def test_nothing_is_known_of_metrics_that_were_made_since() -> None:
     assert told(0, [Metric(1.0)], None) is None
 
 
+@pytest.fixture(autouse=True)
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a model be what it tells: its metrics and its averages."""
+    monkeypatch.setattr(shares, "told_of", lambda model, _: model)
+
+
 @pytest.mark.parametrize("local", [1, 2])
-def test_each_replica_gets_back_what_it_had_counted(local: int) -> None:
-    values = {NAME: np.arange(12.0).reshape(4, 3)}
+def test_each_replica_gets_back_what_it_had_counted_and_averaged(local: int) -> None:
+    values = {NAME: np.arange(16.0).reshape(4, 4)}
     for worker in range(4 // local):
-        again = [Metric(*[0.0] * local), Metric(*[[1.0, 1.0]] * local)]
-        assert shares.give_back(strategy(worker, 4), again, values)
+        counted = [Metric(*[0.0] * local), Metric(*[[1.0, 1.0]] * local)]
+        average = Metric(*[7.0] * local)
+        model = counted, [average]
+        assert shares.give_back(strategy(worker, 4), model, values)
         mine = values[NAME][worker * local : (worker + 1) * local]
-        assert again[0].now() == mine[:, 0].tolist()
-        assert again[1].now() == (mine[:, 1:] + 1.0).tolist(), "tf_keras has counted the first batch by then"
+        assert counted[0].now() == mine[:, 0].tolist()
+        assert counted[1].now() == (mine[:, 1:3] + 1.0).tolist(), (
+            "tf_keras has counted the first batch by then"
+        )
+        assert average.now() == [7.0] * local
+        assert shares.give_back(strategy(worker, 4), model, values, averages=True)
+        assert average.now() == mine[:, 3].tolist()
+        assert counted[0].now() == mine[:, 0].tolist()
 
 
 def test_other_replicas_or_metrics_get_the_sum_as_before() -> None:
     metrics, values = [Metric(0.0)], {NAME: np.zeros((2, 1))}
-    assert shares.give_back(strategy(0, 2), metrics, values)
-    assert not shares.give_back(strategy(0, 3), metrics, values)
-    assert not shares.give_back(strategy(0, 2), [*metrics, Metric(0.0)], values)
-    assert not shares.give_back(strategy(0, 2), metrics, {})
+    assert shares.give_back(strategy(0, 2), (metrics, []), values)
+    assert not shares.give_back(strategy(0, 3), (metrics, []), values)
+    assert not shares.give_back(strategy(0, 2), ([*metrics, Metric(0.0)], []), values)
+    assert not shares.give_back(strategy(0, 2), (metrics, [Metric(0.0)]), values, averages=True)
+    assert not shares.give_back(strategy(0, 2), (metrics, []), {})
 
 
-def test_metrics_that_are_large_are_not_told() -> None:
-    matrix = Metric(np.zeros((100, 100)))
-    assert shares.of_all(strategy(0, 2), [matrix]) == {}
-    assert shares.of_all(strategy(0, 2), []) == {}
-    assert shares.of_all(strategy(0, 1), [Metric(4.0), Metric([1.0, 2.0])])[NAME].tolist() == [
-        [4.0, 1.0, 2.0]
-    ]
+def test_what_is_told_is_kept_for_a_backup() -> None:
+    assert shares.of_all(strategy(0, 2), ([], [])) == {}
+    model = [Metric(4.0), Metric([1.0, 2.0])], [Metric(9.0)]
+    assert shares.of_all(strategy(0, 1), model)[NAME].tolist() == [[4.0, 1.0, 2.0, 9.0]]
+
+
+def of_size(monkeypatch: pytest.MonkeyPatch, metrics: int, averages: int, weights: int) -> tuple[int, int]:
+    """Return how many variables are told of a model whose metrics, averages and weights have so many numbers."""
+    monkeypatch.undo()
+    each = [[Metric(np.zeros(size))] for size in (metrics, averages, weights)]
+    monkeypatch.setattr(shares.backup, "variables_of", lambda _: {"metrics": each[0]})
+    monkeypatch.setattr(shares, "statistics_of", lambda _: each[1])
+    model = SimpleNamespace(metrics_variables=(), trainable_variables=each[2])
+    told, of_averages = shares.told_of(model, strategy(0, 2))
+    return len(told), len(of_averages)
+
+
+def test_what_is_large_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of_size(monkeypatch, 4096, 0, 10) == (1, 1), "64 KiB for two replicas"
+    assert of_size(monkeypatch, 4097, 0, 10) == (0, 0)
+    assert of_size(monkeypatch, 2, 4094, 10) == (1, 1)
+    assert of_size(monkeypatch, 2, 4095, 10) == (1, 0), "the figures are told all the same"
+    assert of_size(monkeypatch, 2, 4095, 1_638_800) == (1, 1), "a hundredth of the weights' bytes"
+    assert of_size(monkeypatch, 2, 4095, 1_638_700) == (1, 0)

@@ -17,8 +17,15 @@ place = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 keras.utils.set_random_seed(3)
 x = np.random.default_rng(5).normal(size=(160, 8)).astype("float32")
 y = (x.sum(axis=1) > 0).astype("int32")
-model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2, activation="softmax")])
-model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+layers = [
+    keras.layers.Dense(4),
+    keras.layers.BatchNormalization(),
+    keras.layers.Dense(2, activation="softmax"),
+]
+model = keras.Sequential([keras.Input((8,)), *layers])
+model.compile(
+    keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"]
+)
 rate = model.optimizer.learning_rate
 
 
@@ -111,8 +118,8 @@ print(
         {
             "rate": float(rate.numpy()),
             "counted": [halves.halved, rises.begun, rises.ended, dies.tested, last.ends, last.tests],
-            "losses": [fitted.history["loss"], fitted.history["val_loss"]],
-            "weights": float(np.abs(model.get_weights()[0]).sum()),
+            "history": fitted.history,
+            "weights": [float(np.abs(each).sum()) for each in model.get_weights()],
         }
     )
 )

@@ -66,7 +66,7 @@ def trained(count, make=None):
             aggregation=tf.VariableAggregation.SUM,
         )
     model = type("Model", (), {"trainable_variables": [weights]})()
-    shares = Shares(strategy, lambda: [counted])
+    shares = Shares(strategy, lambda: None, lambda: [counted])
     atomic = Atomic(model, step, shares)
 
     def once(batch):

@@ -174,8 +174,23 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
         )
     refusal = next(each["error"]["message"] for each in run.heard[0] if "error" in each)
     assert "two.fit(X, Y" in refusal
-    assert "in the first step the gradient of two/" in refusal
+    assert "in step 1 the gradient of two/" in refusal
     assert "`prove: off` under `run`" in refusal
+
+
+def test_a_model_is_proved_once_in_a_run_and_not_again_after_a_restart(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    env = environment(strategy="mirrored", replicas_on_cpu=2, proves="auto", save_every_steps=3)
+    died = str(tmp_path / "died")
+    first = gang(SCRIPTS / "proved_once.py", died, directories=seeded(tmp_path, 1, 1)[1], env=env)
+    assert first.ended(PATIENCE_S) == [-9]
+    assert said(first).count("proved equal at step 1") == 1, "of the first fit; the second one has its model"
+    second = gang(SCRIPTS / "proved_once.py", died, directories=seeded(tmp_path, 2, 1)[1], env=env)
+    assert second.ended(PATIENCE_S) == [0], second.tasks[0].err
+    proofs = [line for line in said(second).splitlines() if "proved equal" in line]
+    assert len(proofs) == 1, "of the third fit, which is the first one that this process can prove"
+    assert "goes on from its backup" in said(second)
 
 
 @pytest.mark.long  # tests/contract/test_transparent_fits.py kills one in a later fit too

@@ -106,7 +106,17 @@ SUMS = [3e9, 0.25, -1.5, 7.0]
 def test_workers_that_begin_with_another_batch_are_named(
     rows: list[list[float]], expected: tuple[str, bool]
 ) -> None:
-    assert apart(["chief:0", "worker:0", "worker:1"], rows) == expected
+    assert apart(["chief:0", "worker:0", "worker:1"], [[row] for row in rows]) == expected
+
+
+def test_after_epochs_that_were_passed_over_one_batch_that_all_have_seen_is_enough() -> None:
+    """Of the others it is not known whether each worker has read them ahead."""
+    one, other, wrong = [WHOLE, *SUMS], [WHOLE, 1e9, 1.0, 2.0, 3.0], [WHOLE, 2e9, 1.0, 2.0, 3.0]
+    names = ["chief:0", "worker:0"]
+    assert apart(names, [[one, other], [other, [UNKNOWN]]]) == ("", False)
+    assert apart(names, [[one, other], [wrong, [UNKNOWN]]])[0].startswith(
+        "the first batch of worker:0 is another"
+    )
 
 
 def test_batches_that_threads_beside_each_other_make_may_have_other_noise() -> None:
@@ -147,13 +157,15 @@ def test_memory_is_reckoned_from_all_results_that_have_examples() -> None:
         ("StatelessRandomUniformV2", False, True),
         ("StatelessIf", False, False),
         ("StatefulPartitionedCall", False, False),
+        ("EagerPyFunc", False, False),
         ("MatMul", False, False),
     ],
 )
 def test_what_an_operation_of_a_proof_does_is_known_by_its_kind(
     kind: str, updates: bool, draws: bool
 ) -> None:
-    assert [bool(matches(kind)) for matches in kinds_of_operations()] == [updates, draws]
+    found = [bool(matches(kind)) for matches in kinds_of_operations()]
+    assert found == [updates, draws, kind == "EagerPyFunc", kind == "StatefulPartitionedCall"]
 
 
 @pytest.mark.parametrize(

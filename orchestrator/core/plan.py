@@ -307,8 +307,8 @@ class Options:
     """With fewer replicas than planned: `hold_batch`, `scale_lr`, or `ignore`."""
     replicas_planned: int | None = None
     """How many there are while none is left out; None if none may be."""
-    proves: bool = False
-    """A transparent script's first step of each fit is compared with that of one process."""
+    proves: bool | str = False
+    """A transparent script's first step of each fit is compared with that of one process. `auto`: where that is due."""
     prove: Prove | None = None
     """The script's first steps are recorded, and it ends then."""
     dies_after: int | None = None

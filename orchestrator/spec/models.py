@@ -365,9 +365,10 @@ class Run(_Model):
     """What a run does that goes on with fewer workers (replicas_min): it holds the global batch; or each replica keeps
     its batch, and the learning rate follows by the linear rule, with warm-up where it grows back. A script that is
     not transparent is told only."""
-    prove: OnOff = False
-    """`on`: the first step of each `fit` of a transparent script is proved equal to that of one process, by its
-    gradients, or the run ends there. It costs about two steps of one process, and the tracing of three."""
+    prove: Standby = "auto"
+    """Whether steps of a transparent script are proved equal to those of one process, by their gradients; the run ends
+    at one that is not. `on`: the first step of each `fit`. `auto`: of the first `fit`, and of those of other models as
+    far as it takes a tenth of the run's time. It costs about two steps of one process, and the tracing of three."""
     chaos: Literal["allowed", "refused"] = "refused"
     """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True

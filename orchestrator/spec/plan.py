@@ -221,7 +221,7 @@ def _options(run: Run, replicas_planned: int | None) -> Options:
         communication_timeout_s=run.communication_timeout,
         serve=run.serve and "serve" in STRATEGIES[run.strategy].options,
         replicas_planned=replicas_planned,
-        proves=run.prove,
+        proves=run.prove if run.transparent and run.prove != "off" else False,
     )
 
 

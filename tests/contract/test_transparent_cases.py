@@ -85,6 +85,9 @@ OF_ITS_OWN = (
     "pairs_of_a_contrastive_step",
     "statistics_of_the_batch_by_hand",
     "each_by_itself_under_a_condition_of_all",
+    "gradients_of_its_own_after_a_recurrent_layer",
+    "variables_of_tensorflow_that_a_step_assigns",
+    "three_inputs_of_a_step_of_its_own",
     "refused_length_of_a_batch",
     "refused_fixed_batch",
     "refused_eager_steps",
@@ -154,7 +157,7 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
         for each in run.heard[0]
         if each.get("say", {}).get("kind") == "transparent-proof"
     ]
-    *twice, normalized, noisy, updating, mixed = proofs
+    *twice, normalized, noisy, updating, python, settled, mixed = proofs
     assert twice, "Reporter says the same once, of what TensorFlow's generator draws too"
     for said_of_it in twice:
         assert "the gradients of 4 weights, of 20 examples, are those of one process" in said_of_it
@@ -163,10 +166,13 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     assert "not proved" in noisy
     assert "what each replica draws or finds for itself" in noisy
     assert "the gradients of 1 weights" in updating, "no tape has computed it"
+    assert "NotTwice: EagerPyFunc may do anything" in python
+    assert "proved equal at step 1: the gradients of 1 weights, of 60 examples" in settled
     assert "proved equal at step 1" in mixed
     assert float(mixed.partition("at most ")[2].split()[0]) < 1e-4, "in 32 bits"
     told = [json.loads(line) for line in run.tasks[0].out.splitlines()]
-    assert [each["steps"] for each in told] == [6, 3, 3, 3, 3, 3], "a proof is no step"
+    assert [each["steps"] for each in told] == [6, 3, 3, 3, 3, 3, 1, 3], "a proof is no step"
+    assert told[5]["called"] == 6, "each replica calls it once a step, whatever it does"
     assert told[0]["names"] == ["loss", "mae"]
     for updates in told[3:5]:
         assert (updates["scattered"], updates["queued"]) == (3, 6), (
@@ -174,8 +180,23 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
         )
     refusal = next(each["error"]["message"] for each in run.heard[0] if "error" in each)
     assert "two.fit(X, Y" in refusal
-    assert "in the first step the gradient of two/" in refusal
+    assert "in step 1 the gradient of two/" in refusal
     assert "`prove: off` under `run`" in refusal
+
+
+def test_a_model_is_proved_once_in_a_run_and_not_again_after_a_restart(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    env = environment(strategy="mirrored", replicas_on_cpu=2, proves="auto", save_every_steps=3)
+    died = str(tmp_path / "died")
+    first = gang(SCRIPTS / "proved_once.py", died, directories=seeded(tmp_path, 1, 1)[1], env=env)
+    assert first.ended(PATIENCE_S) == [-9]
+    assert said(first).count("proved equal at step 1") == 1, "of the first fit; the second one has its model"
+    second = gang(SCRIPTS / "proved_once.py", died, directories=seeded(tmp_path, 2, 1)[1], env=env)
+    assert second.ended(PATIENCE_S) == [0], second.tasks[0].err
+    proofs = [line for line in said(second).splitlines() if "proved equal" in line]
+    assert len(proofs) == 1, "of the third fit, which is the first one that this process can prove"
+    assert "goes on from its backup" in said(second)
 
 
 @pytest.mark.long  # tests/contract/test_transparent_fits.py kills one in a later fit too

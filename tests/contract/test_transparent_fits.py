@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checkpoints import verify
-from orchestrator.task.transparent import chance
+from orchestrator.task.transparent import chance, replay
 from orchestrator.task.transparent.identity import SAMPLE_BYTES, difference, identity
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.contract.test_transparent import SCRIPTS, alone, environment, gang, last_line, said
@@ -200,3 +200,26 @@ def test_tensorflow_lists_files_in_one_order(tmp_path: Path, monkeypatch: pytest
     assert next(tf.io.gfile.walk(str(tmp_path)))[2] == sorted(names)
     listed = tf.data.Dataset.list_files(f"{tmp_path}/*", shuffle=False).as_numpy_iterator()
     assert [Path(each.decode()).name for each in listed] == sorted(names)
+
+
+@pytest.mark.parametrize("freq", [1, 2, [1]])
+def test_a_restart_passes_over_what_validation_has_drawn_of_a_shuffle_that_it_shares(freq: Any) -> None:
+    import tensorflow as tf
+
+    def orders(resumes_at: int) -> list[list[int]]:
+        """Return the order of each epoch, of which those before the restart are only made."""
+        data = tf.data.Dataset.range(12).shuffle(12, seed=1)
+        training, course, found = data.take(8), replay.Course(0), []
+        course.validation, course.validation_freq = data.skip(8), freq
+        for epoch in range(4):
+            iterator = iter(training)
+            if epoch >= resumes_at:
+                found.append([int(each) for each in iterator])
+                if (epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq:
+                    found.append([int(each) for each in course.validation])
+            else:
+                course.pass_over_validation(epoch)
+        return found
+
+    alone, resumed = orders(0), orders(2)
+    assert resumed == alone[-len(resumed) :]

@@ -207,12 +207,21 @@ def _data() -> Path:
     return data
 
 
-def _plain(copy: Path, home: Path, env: dict[str, str], kind: str = "plain") -> dict[str, Any]:
+def _resumed(copy: Path, home: Path, env: dict[str, str], kind: str, kill_at: int) -> dict[str, Any]:
+    """Return what one process ends with that is killed, too, and started again: it goes on by what it has saved."""
+    _plain(copy, home, {**env, "ORCH_PUBLIC_KILL_AT": str(kill_at)}, kind)
+    return _plain(copy, home, env, kind, anew=False)
+
+
+def _plain(
+    copy: Path, home: Path, env: dict[str, str], kind: str = "plain", *, anew: bool = True
+) -> dict[str, Any]:
     """Return the figures and weights of one process, or why there are none."""
     from tests.public_scripts.running import plain, until
 
     place = home / kind
-    shutil.rmtree(place, ignore_errors=True)
+    if anew:
+        shutil.rmtree(place, ignore_errors=True)
     alone = plain(copy, place, _data(), env)
     if not until(lambda: alone.poll() is not None):
         alone.kill()
@@ -222,7 +231,7 @@ def _plain(copy: Path, home: Path, env: dict[str, str], kind: str = "plain") -> 
 
 
 def _transparent(row: dict[str, Any], script: dict[str, Any], run: str) -> dict[str, Any]:
-    from tests.public_scripts.running import of_tf_keras, stored
+    from tests.public_scripts.running import of_tf_keras, of_worker, stored
 
     home, env = _home(script), _ENVIRONMENTS.get(run, {})
     copy, kind = home / f"{home.name}.py", f"plain-{run}" if env else "plain"
@@ -246,11 +255,16 @@ def _transparent(row: dict[str, Any], script: dict[str, Any], run: str) -> dict[
     result = seen.pop("result", None)
     if result is None:
         return seen
-    alone, chief = home / kind / "work", place / "worker-0" / "work"
+    compared = _compared(expected, result)
+    if compared["weights_apart"] is None and kill is not None:
+        kind = f"{kind}-resumed"
+        alone_again = _resumed(copy, home, env, kind, kill[1])
+        compared = {**_compared(alone_again, result), "resumed": True} if "fits" in alone_again else compared
+    alone, chief = home / kind / "work", of_worker(place, 0) / "work"
     count, differing = left.compared(alone, chief)
     return {
         **seen,
-        **_compared(expected, result),
+        **compared,
         "files": left.names(chief),
         "files_apart": sorted({*left.names(alone)} ^ {*left.names(chief)}),
         "files_compared": count,

@@ -45,7 +45,7 @@ def verdict(row: dict[str, Any], run: str) -> str:
     if seen["weights"] == 0:
         return "trains nothing"
     if weights is not None and weights <= EQUAL:
-        return f"equal ({weights:.0e})"
+        return f"equal ({weights:.0e}{', as it resumes' if seen.get('resumed') else ''})"
     moved = _itself(row, "moved still" if run == "still" else "moved")
     if moved is not None and weights is not None and _as_itself(seen, moved):
         return f"unstable ({weights:.0e}; by itself {moved['weights_apart']:.0e})"

@@ -20,11 +20,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from orchestrator.both.hostdir import task_dir
 from orchestrator.checkpoints import copying, seed, verify
 from tests.contract.strategy_harness import free_ports, with_row
 from tests.public_scripts import child
 
 ROOT = Path(__file__).parents[2]
+RUN = "run-1"
 LIMIT_S = 900.0
 """How long a training may take on a busy machine before it counts as hung."""
 OPTIONS = {"strategy": "multi_worker_mirrored", "transparent": True, "save_every_steps": 2, "proves": True}
@@ -166,6 +168,11 @@ def plain(script: Path, home: Path, data: Path, env: dict[str, str]) -> Child:
     return Child("alone", script, home, data, env)
 
 
+def of_worker(home: Path, index: int) -> Path:
+    """Return the directory of a worker, whose `work` it has to itself, as on a host."""
+    return Path(task_dir(str(home), RUN, f"worker:{index}"))
+
+
 class Gang:
     """The workers of one generation. With `kill`, one of them kills itself at a step."""
 
@@ -190,11 +197,13 @@ class Gang:
                 "ORCH_RUNTIME": json.dumps(with_row({**OPTIONS, "replicas_on_cpu": replicas})),
                 "ORCH_CHECKPOINT_DIR": str(directory),
                 "ORCH_TASK": f"worker:{index}",
+                "ORCH_HOST_DIR": str(home),
+                "ORCH_RUN": RUN,
                 **env,
             }
             if kill is not None and kill[0] == index:
                 told["ORCH_PUBLIC_KILL_AT"] = str(kill[1])
-            worker = Child("worker", script, home / f"worker-{index}", data, told)
+            worker = Child("worker", script, of_worker(home, index), data, told)
             self.workers.append(worker)
             theirs.close()
             ours.sendall(json.dumps({"go": {"env": {"TF_CONFIG": json.dumps(config)}}}).encode() + b"\n")

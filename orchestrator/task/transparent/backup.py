@@ -66,6 +66,8 @@ class Position:
         """Whether the callbacks' `on_epoch_begin` of the next epoch has run."""
         self.unfinished: dict[str, Any] | None = None
         """Of which hook some callbacks are done and others are not (see `hooks.py`)."""
+        self.proved = 0
+        """With how many replicas a step was proved equal to that of one process, as far as it can be; 0: it was not."""
         self.set: dict[str, float] = {}
         """The numbers of its optimizers that the script had set when the fit began, such as the learning rate."""
         self.script = os.environ.get("ORCH_SCRIPT", "")
@@ -85,7 +87,18 @@ class Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
         position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in ("fit", "identity", "epochs", "chance", "callbacks", "own", "begun", "unfinished", "set"):
+        for name in (
+            "fit",
+            "identity",
+            "epochs",
+            "chance",
+            "callbacks",
+            "own",
+            "begun",
+            "unfinished",
+            "set",
+            "proved",
+        ):
             setattr(position, name, fields.get(name, getattr(position, name)))
         position.script = fields.get("script", "")
         return position
@@ -117,7 +130,9 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
         weights = [variable for variable in model.variables if id(variable) not in ids]
     else:
         metrics = [variable for metric in model.metrics for variable in metric.variables]
-        weights = list(model.weights)
+        # The metrics of a model's own `train_step` are among its weights too: each replica counts its part.
+        ids = {id(variable) for variable in metrics}
+        weights = [variable for variable in model.weights if id(variable) not in ids]
     groups = {"model": weights, "metrics": metrics}
     for name, optimizer in optimizers_of(model).items():
         variables = optimizer.variables

@@ -6,7 +6,7 @@ import functools
 import sys
 
 from orchestrator.task.transparent import step as steps
-from orchestrator.task.transparent.proof import Proof, of_first_steps
+from orchestrator.task.transparent.proof import Proof, Proofs, of_first_steps
 from orchestrator.task.transparent.replay import Course
 
 TYPE_CHECKING = False
@@ -26,15 +26,16 @@ def install(
     noise: Noise,
     folder: str,
     rescue: Rescue | None = None,
-    proves: bool = False,
+    proofs: Proofs | None = None,
 ) -> None:
     """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
     stepping = steps.install(library, strategy, report, folder)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        prove = (
-            functools.partial(Proof, report, folder) if proves and strategy.num_replicas_in_sync > 1 else None
-        )
+        prove = None
+        if proofs is not None and strategy.num_replicas_in_sync > 1:
+            new = functools.partial(Proof, report, folder)
+            prove = functools.partial(of_first_steps, proofs=proofs, proof=new)
         _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, report, noise, rescue, prove)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
@@ -50,7 +51,7 @@ def _patch_steps(
     report: Reporter,
     noise: Noise,
     rescue: Rescue | None,
-    prove: Callable[[], Proof] | None,
+    prove: Callable[..., Any] | None,
 ) -> None:
     make = owner._make_function
 
@@ -73,7 +74,7 @@ def _patch_steps(
         is_proved = (
             step_function == self.train_step and not self.jit_compile and self.steps_per_execution == 1
         )
-        function = of_first_steps(made, prove()) if prove is not None and is_proved else made(None)
+        function = prove(made) if prove is not None and is_proved else made(None)
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):
@@ -172,13 +173,19 @@ def _patch_predict_step(owner: Any, strategy: Any) -> None:
 
 
 def _patch_building(owner: Any, report: Reporter, folder: str) -> None:
-    """Let a model with a `train_step` and no `call` train: its steps make their variables (see `step.py`)."""
+    """Let a model train that Keras cannot build from a batch: its own `train_step` makes its variables (`step.py`)."""
     build = steps.explained(owner._maybe_symbolic_build, report, folder)
 
     @functools.wraps(build)
     def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _calls(self):
+        if not _calls(self):
+            return
+        try:
             build(self, *args, **kwargs)
+        except (TypeError, ValueError, AttributeError, RuntimeError):
+            # Keras calls the model with the first part of a batch. A step of its own may call it with all parts.
+            if type(self).train_step is owner.train_step or report.refused is not None:
+                raise
 
     owner._maybe_symbolic_build = _maybe_symbolic_build
 

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 def install(library: str, report: Reporter, script: str, folder: str) -> None:
     """Patch `Mean`, `Sum`, BatchNormalization and variables of this Keras."""
+    from tensorflow.python.distribute import values
+
+    variables: Any = values.MirroredVariable
+    for name in ("assign", "assign_add", "assign_sub"):
+        change = _mirrored(getattr(variables, name), name)
+        setattr(variables, name, _of_all_replicas(change, report, script, folder))
     metrics = sys.modules[library].metrics
     metrics.Mean.update_state = _of_the_global_batch(metrics.Mean.update_state, report, adds_up=False)
     metrics.Sum.update_state = _of_the_global_batch(metrics.Sum.update_state, report, adds_up=True)
@@ -96,31 +102,46 @@ def _with_own_statistics(call: Any) -> Any:
     return call_with_own_statistics
 
 
+def _mirrored(change: Any, name: str) -> Any:
+    """Return what changes a variable of TensorFlow in a replica: without an aggregation, TensorFlow would not do it."""
+
+    @functools.wraps(change)
+    def changing(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        if steps.current() is not None and self.aggregation is tf.VariableAggregation.NONE:
+            return getattr(self._get(), name)(value, *args, **kwargs)
+        return change(self, value, *args, **kwargs)
+
+    return changing
+
+
 def _of_all_replicas(assign: Any, report: Reporter, script: str, folder: str) -> Any:
-    """Let a layer's state be that of the global batch: a replica's own would differ from the others'."""
+    """Let a state of a layer or a step be that of the global batch: a replica's own would differ from the others'."""
 
     @functools.wraps(assign)
-    def assign_of_all_replicas(self: Any, value: Any) -> Any:
+    def assign_of_all_replicas(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
         step = steps.current()
         if (
             step is None
             or step.own_statistics
-            or self.aggregation == "sum"
+            or self.aggregation in ("sum", tf.VariableAggregation.SUM)
             or not tf.is_symbolic_tensor(value)
+            or not (value.dtype.is_floating or isinstance(self.aggregation, str))
         ):
-            return assign(self, value)
+            return assign(self, value, *args, **kwargs)
         if step.kinds.kind_of(value).name in ("same", "count"):
-            return assign(self, value)
+            return assign(self, value, *args, **kwargs)
         try:
-            return assign(self, step.total_of(value))
+            return assign(self, step.total_of(value), *args, **kwargs)
         except NotOfTheBatch as e:
             line = steps.line_of_script(folder, e.tensor)
             raise report.unsupported(
-                f"{line or script}: the variable {self.path} is assigned what is neither a sum nor a mean over the "
-                f"examples of a batch, and cannot be computed on the whole batch either ({e}): remove "
-                "`transparent: true`"
+                f"{line or script}: the variable {getattr(self, 'path', self.name)} is assigned what is neither a sum "
+                f"nor a mean over the examples of a batch, and cannot be computed on the whole batch either ({e}): "
+                "remove `transparent: true`"
             ) from None
 
     return assign_of_all_replicas

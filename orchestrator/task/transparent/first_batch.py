@@ -38,7 +38,7 @@ def install(strategy: Any) -> None:
         if course is None or not course.awaits_data:
             return rebatch
         if dataset.options().experimental_distribute.auto_shard_policy.name != "DATA":
-            course.begins_with = [OWN]
+            course.begins_with = [[OWN]]
             return rebatch
         return lambda whole, worker: rebatch(summing_up(whole, course), worker)
 
@@ -46,7 +46,7 @@ def install(strategy: Any) -> None:
 
 
 def summing_up(dataset: Any, course: Course) -> Any:
-    """Return the data set; the course gets to know what its newest iterator begins with, once that is read."""
+    """Return the data set; the course gets to know what each iterator begins with, once that is read."""
     import tensorflow as tf
 
     kind = DRAWN if draws_by_turns(dataset) else WHOLE
@@ -56,7 +56,7 @@ def summing_up(dataset: Any, course: Course) -> Any:
 
         if not course.is_compared:
             with contextlib.suppress(Exception):  # what cannot be summed up is not compared
-                course.begins_with = [kind, *summed_up(list(leaves))]
+                course.begins_with.append([kind, *summed_up(list(leaves))])
         return np.int64(0)
 
     def seen(number: Any, batch: Any) -> Any:
@@ -71,17 +71,20 @@ def summing_up(dataset: Any, course: Course) -> Any:
 def compare(strategy: Any, report: Reporter, course: Course) -> None:
     """Refuse a second step where the first batches of the workers differ. All must call this, after each step.
 
-    Of epochs that a restart passes over, iterators may be made that nobody reads: then which batch was the first one is
-    not known.
+    Of epochs that a restart passes over, iterators are made that nobody reads, or whose first batch is read ahead. So
+    several are compared then: workers of which each has seen one that another has, too, may see the same data.
     """
     if course.is_compared or workers_of(strategy) == 1:
         return
     course.is_compared = True
-    mine = [] if course.epochs_done else list(course.begins_with)
-    if mine[:1] == [WHOLE] and course.is_read_by_many:
-        mine[0] = DRAWN
-    rows = rows_of_workers(strategy, [*mine, *[0.0] * 5][:5])
-    said, is_noise = apart(names_of_workers(strategy), rows)
+    known = course.begins_with[-ITERATORS:] if course.epochs_done else course.begins_with[-1:]
+    mine = [[*batch, *[0.0] * _NUMBERS][:_NUMBERS] for batch in [*known, *[[]] * ITERATORS]][:ITERATORS]
+    for batch in mine:
+        if batch[0] == WHOLE and course.is_read_by_many:
+            batch[0] = DRAWN
+    rows = rows_of_workers(strategy, [number for batch in mine for number in batch])
+    batches = [[row[at : at + _NUMBERS] for at in range(0, len(row), _NUMBERS)] for row in rows]
+    said, is_noise = apart(names_of_workers(strategy), batches)
     if said and is_noise:
         report("batch", f"{said}: what its functions draw may be why, and noise may differ by worker")
     elif said:
@@ -92,17 +95,27 @@ def compare(strategy: Any, report: Reporter, course: Course) -> None:
         )
 
 
-def apart(names: list[str], rows: list[list[float]]) -> tuple[str, bool]:
-    """Return which workers have read another first batch than the first one, and whether noise may be why."""
-    if any(row[0] == UNKNOWN for row in rows):
+ITERATORS = 4
+"""Of how many iterators, the newest ones, the first batches are compared after a restart."""
+_NUMBERS = 5
+"""How many numbers tell a batch."""
+
+
+def apart(names: list[str], batches: list[list[list[float]]]) -> tuple[str, bool]:
+    """Return which workers have read other first batches than the first one, and whether noise may be why."""
+    seen = [[batch for batch in each if batch[0] != UNKNOWN] for each in batches]
+    if not all(seen):
         return "", False
-    first = rows[0]
     others = [
         name
-        for name, row in zip(names, rows, strict=True)
-        if row[0] != first[0] or difference_of_sums(row[1:], first[1:])
+        for name, each in zip(names, seen, strict=True)
+        if not any(_is_same(mine, first) for mine in each for first in seen[0])
     ]
     if not others:
         return "", False
-    is_noise = all(row[0] == DRAWN for row in rows)
+    is_noise = all(batch[0] == DRAWN for each in seen for batch in each)
     return f"the first batch of {' and '.join(others)} is another one than that of {names[0]}", is_noise
+
+
+def _is_same(one: list[float], other: list[float]) -> bool:
+    return one[0] == other[0] and not difference_of_sums(one[1:], other[1:])

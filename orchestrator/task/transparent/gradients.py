@@ -132,9 +132,10 @@ def _of_the_global_batch(gradient: Any, report: Reporter, script: str, folder: s
         gradients = gradient(tape, target, sources, output_gradients, *args, **kwargs)
         if not _are_weights(sources):
             return gradients
-        gradients = _added_up(step, gradients)
-        step.recorded += zip(_names(sources), tf.nest.flatten(gradients), strict=True)
-        return gradients
+        added = _added_up(step, gradients)
+        if step.is_proof:
+            step.record(zip(_names(sources), tf.nest.flatten(added), tf.nest.flatten(gradients), strict=True))
+        return added
 
     return of_the_global_batch
 
@@ -263,7 +264,7 @@ def _refusing(apply: Any, report: Reporter, script: str, folder: str) -> Any:
             )
             for name, gradient in zip(_names(weights), args[0] if args else kwargs["grads"], strict=False):
                 if _is_by_hand(step, gradient):
-                    step.recorded.append((name, step.total_of(gradient)))
+                    step.record([(name, step.total_of(gradient), gradient)])
             return None
         if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
             raise report.unsupported(_own_loop(script, folder))

@@ -71,6 +71,11 @@ def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -
     ], known
 
 
+def signature(identity: list[float]) -> tuple[float, ...]:
+    """Return what fits of one model, as it is compiled, have in common, whatever data they train."""
+    return tuple(identity[:2])
+
+
 def difference(one: list[float], other: list[float]) -> str:
     """Return in what two identities differ first; empty if they are the same."""
     return next(iter(differences(one, other)), "")

@@ -95,11 +95,14 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     figures.install(library, report, name, script.folder)
     random = noise.install(library, strategy)
     rescue = Rescue.of_this_task()
-    proves = bool(options.get("proves", False)) and not (options.get("prove") or options.get("measure"))
-    if proves and library == "keras":
-        proof.install()
-    batches.install(library, strategy, report, random, script.folder, rescue, proves)
     setting = Setting(library, strategy, options, report, chief, random, rescue, script.folder)
+    proves = options.get("proves", False) if not (options.get("prove") or options.get("measure")) else False
+    proofs = (
+        proof.Proofs(strategy, chief, proves in (True, "on"), setting.proved_before()) if proves else None
+    )
+    if proofs is not None and library == "keras":
+        proof.install()
+    batches.install(library, strategy, report, random, script.folder, rescue, proofs)
     empty_shares.install(strategy)
     setting.shrink.install(library, strategy)
     fit.install(setting, places, script.folder)

@@ -3,7 +3,7 @@
 Each gradient of the batch is computed twice: as the replicas share it, and as one process computes it, from all
 examples at once. Where that is long or needs much memory, fewer examples are taken. It changes no variable, draws no
 noise, and computes in 32 bits. The step follows, and the comparison comes with its figures. If the gradients differ,
-the run ends before its second step.
+the run ends before its next step.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import time
 
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rules import Kinds
+from orchestrator.task.transparent.strategy import told_by_chief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 _LEAST = 1e-3
 """A weight's gradient is taken to be as long as this share of that of all weights, if it is shorter."""
+_CANCELLED = 1e-2
+"""Likewise of what the replicas add up to it: near an optimum that cancels out, and what is left is rounding."""
+AT_MOST = 0.1
+"""The share of a run's time that proofs may take, but for the first one."""
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """By how much the numbers of a script that computes in 16 bits by itself are rounded."""
 TOLERANCE_OF_GPUS = 5e-2
@@ -54,8 +60,42 @@ class _Alone:
         return getattr(self._context, name)
 
 
+class Proofs:
+    """Which fits of a run are proved: all of them, or those of which it takes little of the run's time.
+
+    The first one is, and each later one of another model, as it is compiled, once all proofs together take at most
+    AT_MOST of the time: in its first step, or in a later one. After a restart it is not done again.
+    """
+
+    def __init__(self, strategy: Any, chief: bool, is_always: bool, known: set[tuple[float, ...]]) -> None:
+        """Take whether each fit is proved in its first step, and what was proved before a restart."""
+        self._strategy, self._chief, self._is_always = strategy, chief, is_always
+        self._known = known
+        self._began_at, self._spent_s, self._last_s = time.monotonic(), 0.0, 0.0
+
+    def is_due(self, course: Course) -> bool:
+        """Return whether the next step is proved. All workers must ask, before each step of each fit."""
+        course.calls += 1
+        if course.is_proved or course.calls & (course.calls - 1):
+            return False
+        if self._is_always:
+            return course.calls == 1
+        affords = self._spent_s + self._last_s <= AT_MOST * (time.monotonic() - self._began_at)
+        mine = -1.0 if course.signature in self._known else float(affords or not self._spent_s)
+        told = told_by_chief(self._strategy, self._chief, mine)  # their clocks differ
+        course.is_proved = told < -0.5
+        return told > 0.5
+
+    def done(self, course: Course, began_at: float) -> None:
+        """Remember that a fit is proved, as far as it can be, and how long that took."""
+        self._last_s = time.monotonic() - began_at
+        self._spent_s += self._last_s
+        self._known.add(course.signature)
+        course.is_proved = True
+
+
 class Proof:
-    """The comparison of the first step of each fit of a model."""
+    """The comparison of a step of fits of a model."""
 
     FIGURE = "orch_proof"
     """The name of the comparison among a step's figures."""
@@ -119,7 +159,8 @@ class Proof:
         elif on_gpus:
             self._tolerance = TOLERANCE_OF_GPUS
         norms = tf.stack([_norm(gradient, tf) for _, gradient in by_itself])
-        least = self._least * tf.norm(norms) + 1e-12
+        added = shared.context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack(shared.lengths))
+        least = tf.maximum(self._least * tf.norm(norms), _CANCELLED * added) + 1e-12
         differing = [
             _norm(a - tf.cast(b, a.dtype), tf) for (_, a), (_, b) in zip(together, by_itself, strict=True)
         ]
@@ -131,33 +172,31 @@ class Proof:
         with steps.entered(step):
             function(step.data)
             step.at_end.clear()
-        found = [(name, tf.convert_to_tensor(each)) for name, each in step.recorded if each is not None]
+        found = step.recorded
         return [(name, tf.cast(each, tf.float32) if each.dtype.size < 4 else each) for name, each in found]
 
-    def judge(self, figures: Any) -> None:
-        """Say what was found, or end the run."""
+    def judge(self, figures: Any, step: int = 1) -> None:
+        """Say what was found in this step of the fit, or end the run."""
         left_out = f"; not compared: {', '.join(sorted(self._left_out))}" if self._left_out else ""
         if figures is None or self._left_out & {steps.NOISE, TOO_LARGE}:
-            self._report(
-                "proof", f"the gradient of the first step is not proved to be that of one process{left_out}"
-            )
+            self._report("proof", f"the gradient of a step is not proved to be that of one process{left_out}")
             return
         *differing, examples = (float(each) for each in figures)
         if not any(map(math.isfinite, differing)):
-            self._report("proof", "the gradient of the first step is not finite, and is not proved")
+            self._report("proof", "the gradient of a step is not finite, and is not proved")
             return
         worst = max(range(len(differing)), key=lambda place: _size(differing[place]))
         if _size(differing[worst]) <= self._tolerance:
             self._report(
                 "proof",
-                f"proved equal at step 1: the gradients of {len(differing)} weights, of {examples:.0f} examples, are "
-                f"those of one process (they differ by at most {differing[worst]:.1e} of their length{left_out})",
+                f"proved equal at step {step}: the gradients of {len(differing)} weights, of {examples:.0f} examples, "
+                f"are those of one process (they differ by at most {differing[worst]:.1e} of their length{left_out})",
             )
             return
         raise self._report.unsupported(
-            f"{steps.line_of_script(self._folder) or 'fit'}: the replicas do not train what one process would: in the "
-            f"first step the gradient of {self.names[worst]} differs by {100 * differing[worst]:.3g} % of its length "
-            f"from that of the whole batch{left_out}. So it ends before its second step. Something in the step depends "
+            f"{steps.line_of_script(self._folder) or 'fit'}: the replicas do not train what one process would: in "
+            f"step {step} the gradient of {self.names[worst]} differs by {100 * differing[worst]:.3g} % of its length "
+            f"from that of the whole batch{left_out}. So it ends before its next step. Something in the step depends "
             "on the batch as a whole, and is not seen to: `orch prove` compares more steps, and `prove: off` under "
             "`run` trains without this proof"
         )
@@ -208,25 +247,27 @@ def _norm(tensor: Any, tf: Any) -> Any:
 
 
 def of_first_steps(
-    make: Callable[[Proof | None], Callable[[Any], Any]], proof: Proof
+    make: Callable[[Proof | None], Callable[[Any], Any]], proof: Callable[[], Proof], proofs: Proofs
 ) -> Callable[[Any], Any]:
-    """Return a function for the steps of fits of which the first one of each fit is proved.
+    """Return a function for the steps of fits of which one of each fit is proved, where that is due.
 
     Args:
         make: returns the function of a step or several, with a proof or without.
-        proof: of the model.
+        proof: returns that of a model.
+        proofs: says which steps are proved.
     """
-    proving, ordinary = make(proof), make(None)
-    proved: list[Course | None] = [None]
+    compared = proof()
+    proving, ordinary = make(compared), make(None)
 
     @functools.wraps(ordinary)
     def function(iterator: Any) -> Any:
         course = Course.current
-        if course is None or course is proved[0]:
+        if course is None or not proofs.is_due(course):
             return ordinary(iterator)
-        proved[0] = course
+        began_at = time.monotonic()
         logs = proving(iterator)
-        proof.judge(logs.pop(Proof.FIGURE, None) if isinstance(logs, dict) else None)
+        compared.judge(logs.pop(Proof.FIGURE, None) if isinstance(logs, dict) else None, course.calls)
+        proofs.done(course, began_at)
         return logs
 
     return function
@@ -254,7 +295,7 @@ def install() -> None:
 def _without_updates(create: Any) -> Any:
     """Make no operation that changes a variable, a table or a file while a proof is traced, in a branch or loop too."""
 
-    updates, draws = kinds_of_operations()
+    updates, draws, python, calls = kinds_of_operations()
 
     @functools.wraps(create)
     def create_unless_proving(graph: Any, kind: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -267,6 +308,8 @@ def _without_updates(create: Any) -> Any:
             return create(graph, "NoOp", [], [])
         if draws(kind):
             step.left_out.add(steps.NOISE)
+        if python(kind) or (calls(kind) and _updates_within(graph, kwargs.get("attrs") or {}, updates)):
+            raise NotTwice(f"{kind} may do anything")
         if kind == "RngReadAndSkip":  # what it returns is noise, and what it skips would be an update
             inputs = [*inputs[:2], tf.zeros_like(inputs[2])]
         return create(graph, kind, inputs, *args, **kwargs)
@@ -274,14 +317,38 @@ def _without_updates(create: Any) -> Any:
     return create_unless_proving
 
 
-def kinds_of_operations() -> tuple[Callable[[str], Any], Callable[[str], Any]]:
-    """Return what tells of a kind of operation whether it updates something, and whether it draws."""
+class NotTwice(Exception):
+    """What a step computes may not be computed twice: it calls Python, or a function that was made before."""
+
+
+def _updates_within(graph: Any, attributes: Any, updates: Callable[[str], Any]) -> bool:
+    """Return whether a function that was made before, such as one of a SavedModel, updates something."""
+    waiting = [name for value in attributes.values() if (name := value.func.name)]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        called = graph._get_function(name)
+        if called is None:
+            return True
+        for op in called.graph.get_operations():
+            if updates(op.type):
+                return True
+            waiting += [each.func.name for each in op.node_def.attr.values() if each.func.name]
+    return False
+
+
+def kinds_of_operations() -> tuple[Callable[[str], Any], ...]:
+    """Return what tells of a kind of operation whether it updates, draws, calls Python, or calls a function."""
     import re
 
     updates = "Assign|LookupTable(Import|Insert|Remove)|PrintV2|QueueEnqueue|RngSkip|Write"
     of_variables = "Resource(Apply|Scatter|SparseApply|StridedSliceAssign)"
     draws = "(Stateless|Stateful)?(Multinomial|Parameterized|Random|Sample|Shuffle|Standard|Truncated|Uniform)|RngRead"
-    return re.compile(f"{updates}|{of_variables}").match, re.compile(draws).match
+    patterns = (f"{updates}|{of_variables}", draws, "(Eager)?PyFunc", "(Stateful)?PartitionedCall")
+    return tuple(re.compile(each).match for each in patterns)
 
 
 def _unless_proving(function: Any, instead: Callable[[Any], Any], left_out: str = "") -> Any:

@@ -33,9 +33,18 @@ class Course:
         self._handler: Any = None
         self.first_batch: Any = None
         """The first batch of a generator or Sequence, which Keras reads before it trains."""
-        self.begins_with: list[float] = []
-        """What the first global batch of its data is, summed up, and the kind of data: see `first_batch.py`."""
+        self.begins_with: list[list[float]] = []
+        """The first global batch of each iterator over its data, summed up, and the kind: see `first_batch.py`."""
+        self.validation: Any = None
+        """The `tf.data` on which the epochs are validated, if they are: it may share a shuffle with the training's."""
+        self.validation_freq: Any = 1
         self.is_compared = False
+        self.calls = 0
+        """How many steps it has begun, since it began or went on."""
+        self.signature: tuple[float, ...] = ()
+        """What tells its model, as it is compiled, and the function that calls it from others."""
+        self.is_proved = False
+        """Whether its steps are proved equal to those of one process, as far as they can be: see `proof.py`."""
         self.when_traced: Callable[[Any], object] | None = None
         """Called once the steps are traced, before the first one runs."""
         self.figures: Callable[[], Any] | None = None
@@ -88,6 +97,18 @@ class Course:
         """Return the count of the batches that are read up to the position."""
         each = self.steps or 0
         return Passing(self.batch + each * self.epochs_done * reads_all)
+
+    def pass_over_validation(self, epoch: int) -> None:
+        """Do to what the validation of an epoch draws its order from what that has done."""
+        import tensorflow as tf
+
+        freq = self.validation_freq
+        is_due = (epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq
+        if is_due and isinstance(self.validation, tf.data.Dataset):
+            iterator = iter(self.validation)
+            if changes_when_read(self.validation):
+                for _ in iterator:
+                    pass
 
     @property
     def steps(self) -> int | None:
@@ -195,10 +216,11 @@ def install_keras3(epoch_iterator: Any) -> None:
             return
         reads_all = _reads_all(self.data_adapter, self.steps_per_epoch, self.num_batches)
         with course.passing_over(reads_all) as passing:
-            for _ in range(course.epochs_done):
+            for epoch in range(course.first_epoch, course.epoch):
                 with self.catch_stop_iteration():
                     for begin, end, iterator in enumerate_steps(self):
                         passing.pull(iterator, end - begin + 1 if reads_all else 0)
+                course.pass_over_validation(epoch)
             steps = enumerate_steps(self)
             for begin, end, iterator in steps:
                 if end >= course.batch:
@@ -341,6 +363,7 @@ def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
         if epoch < course.epoch:
             with passing, contextlib.suppress(StopIteration):
                 passing.pull(iterator, (handler.inferred_steps or sys.maxsize) if reads_all else 0)
+            course.pass_over_validation(epoch)
         else:
             within = course.batch if epoch == course.epoch else 0
             with passing:

@@ -24,7 +24,7 @@ from orchestrator.task.transparent.hooks import (
     said_apart,
     trim,
 )
-from orchestrator.task.transparent.identity import MODEL, differences, identity
+from orchestrator.task.transparent.identity import MODEL, differences, identity, signature
 from orchestrator.task.transparent.remembered import GROUP, Memory, named
 from orchestrator.task.transparent.replay import is_traceable
 from orchestrator.task.transparent.shares import GROUP as SHARES
@@ -163,6 +163,7 @@ class Saver:
         self._identity = (
             setting.compare(mine, known) if model.distribute_strategy is setting.strategy else mine
         )
+        self._course.signature = signature(self._identity)
         if setting.checkpoint_dir is not None:
             self.fit = setting.number_of(self._identity, self._epochs)
             self._directory = backup.folder(setting.checkpoint_dir, self.fit)
@@ -422,6 +423,7 @@ class Saver:
         if epoch >= self._epochs and self._setting.is_seeded:
             position.chance = chance.state()
         position.set = self._set
+        position.proved = self._setting.strategy.num_replicas_in_sync * self._course.is_proved
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         return position
 

@@ -16,6 +16,7 @@ from orchestrator.task.transparent.identity import (
     difference,
     differences,
     is_called_by_script,
+    signature,
 )
 from orchestrator.task.transparent.shrink import Shrink
 from orchestrator.task.transparent.strategy import (
@@ -84,6 +85,11 @@ class Setting:
 
     def prepare(self, model: Any, course: Course) -> None:
         """Build the variables that are to be restored, as far as possible."""
+
+    def proved_before(self) -> set[tuple[float, ...]]:
+        """Return of which fits a step was proved before the restart, with as many replicas as there are."""
+        replicas = self.strategy.num_replicas_in_sync
+        return {signature(each.identity) for each in self.backups.values() if each.proved == replicas}
 
     def count_steps(self) -> int:
         """Return the steps of the script, which never become fewer."""

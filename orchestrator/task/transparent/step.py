@@ -62,6 +62,7 @@ class Step:
         is_proof: bool = False,
         context: Any = None,
         shares: Any = None,
+        adds_up: bool = False,
     ) -> None:
         import tensorflow as tf
 
@@ -71,12 +72,16 @@ class Step:
         self._folder = folder
         self.replicas = strategy.num_replicas_in_sync if context is None else 1
         self.context = context or tf.distribute.get_replica_context()
+        self.adds_up = adds_up
+        """Whether this Keras adds up what a step returns over the replicas, as tf_keras does."""
         self.is_proof = is_proof
         """Whether it is computed for a proof only, and changes no variable; with a context, by each replica alone."""
         self.left_out: set[str] = set()
         """What of the step is not compared in a proof."""
         self.recorded: list[tuple[str, Any]] = []
         """The gradients with respect to weights that a proof compares, by their names."""
+        self.lengths: list[Any] = []
+        """How long this replica's part of each of these is."""
         self.data = tf.nest.map_structure(self._without_size, data)
         first = next((leaf for leaf in tf.nest.flatten(self.data) if _rows(leaf, tf) is not None), None)
         self.may_be_empty = not any(_known_rows(leaf) for leaf in tf.nest.flatten(data))
@@ -226,6 +231,16 @@ class Step:
         begin = tf.reduce_sum(counts[:place])
         return tf.gather(whole, tf.range(begin, begin + counts[place]), axis=axis)
 
+    def record(self, found: Iterable[tuple[str, Any, Any]]) -> None:
+        """Remember gradients for a proof: the name of the weight, the gradient, and this replica's part of it."""
+        import tensorflow as tf
+
+        for name, gradient, part in found:
+            if gradient is not None:
+                self.recorded.append((name, tf.convert_to_tensor(gradient)))
+                length = tf.norm(tf.convert_to_tensor(self.guarded(part)))
+                self.lengths.append(tf.cast(length, tf.float32))
+
     def guarded(self, tensor: Any) -> Any:
         """Return the tensor, or zeros if the replica has no example, since an empty mean is NaN."""
         import tensorflow as tf
@@ -348,7 +363,8 @@ def install(
     kinds: list[Kinds] = []
 
     def stepping(function: Callable[..., Any], atomic: Any = None, proof: Any = None) -> Callable[..., Any]:
-        make = functools.partial(Step, strategy=strategy, report=report, folder=folder)
+        sums = library != "keras"
+        make = functools.partial(Step, strategy=strategy, report=report, folder=folder, adds_up=sums)
         return _stepping(explained(function, report, folder), make, kinds, atomic, proof)
 
     return stepping
@@ -433,12 +449,12 @@ def _output(step: Step, output: Any) -> Any:
     value = tf.convert_to_tensor(output)
     if value.shape.rank != 0 or not value.dtype.is_floating:
         return value
-    if step.kinds.kind_of(value).name == "same":
-        return value
-    try:
-        return step.figure(value)
-    except NotOfTheBatch:
-        return step.guarded(value)
+    if step.kinds.kind_of(value).name != "same":
+        try:
+            value = step.figure(value)
+        except NotOfTheBatch:
+            value = step.guarded(value)
+    return value / step.replicas if step.adds_up else value
 
 
 def _inline_functions() -> None:

@@ -22,16 +22,17 @@ from orchestrator.both.script import Script
 from orchestrator.task.link import Link
 from orchestrator.task.transparent import backup as transparent_backup
 from orchestrator.task.transparent import data as transparent_data
+from orchestrator.task.transparent import first_batch
 from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
-from orchestrator.task.transparent.backup import Position
+from orchestrator.task.transparent.backup import Position, variables_of
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
 from orchestrator.task.transparent.first_batch import DRAWN, OWN, UNKNOWN, WHOLE, apart
 from orchestrator.task.transparent.proof import Proof, bytes_per_example, kinds_of_operations
 from orchestrator.task.transparent.recording import track_nothing
 from orchestrator.task.transparent.remembered import Memory
 from orchestrator.task.transparent.replay import Course
-from orchestrator.task.transparent.reporter import Reporter
+from orchestrator.task.transparent.reporter import Reporter, Unsupported
 
 
 def tf_config(kind: str, index: int, *jobs: str) -> str:
@@ -106,7 +107,46 @@ SUMS = [3e9, 0.25, -1.5, 7.0]
 def test_workers_that_begin_with_another_batch_are_named(
     rows: list[list[float]], expected: tuple[str, bool]
 ) -> None:
-    assert apart(["chief:0", "worker:0", "worker:1"], rows) == expected
+    assert apart(["chief:0", "worker:0", "worker:1"], [[row] for row in rows]) == expected
+
+
+def test_after_epochs_that_were_passed_over_one_batch_that_all_have_seen_is_enough() -> None:
+    """Of the others it is not known whether each worker has read them ahead."""
+    one, other, wrong = [WHOLE, *SUMS], [WHOLE, 1e9, 1.0, 2.0, 3.0], [WHOLE, 2e9, 1.0, 2.0, 3.0]
+    names = ["chief:0", "worker:0"]
+    assert apart(names, [[one, other], [other, [UNKNOWN]]]) == ("", False)
+    assert apart(names, [[one, other], [wrong, [UNKNOWN]]])[0].startswith(
+        "the first batch of worker:0 is another"
+    )
+
+
+def test_the_batch_with_which_a_restart_goes_on_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[list[float]] = []
+    monkeypatch.setattr(first_batch, "workers_of", lambda _strategy: 2)
+    monkeypatch.setattr(first_batch, "names_of_workers", lambda _strategy: ["worker:0", "worker:1"])
+    monkeypatch.setattr(first_batch, "rows_of_workers", lambda _strategy, mine: [mine, *others])
+
+    def compared(begins_with: list[float]) -> None:
+        course, other = Course(0), Course(0)
+        for each, batch in ((course, [WHOLE, *SUMS]), (other, begins_with)):
+            each.epoch, each.begins_with = 2, [[WHOLE, 1e9, 1.0, 2.0, batch[4] * 2], batch]
+        others[:] = [[number for batch in other.begins_with for number in batch] + [UNKNOWN] * 10]
+        first_batch.compare(None, Reporter(Link(None)), course)
+        assert course.is_compared
+
+    compared([WHOLE, *SUMS])
+    with pytest.raises(Unsupported, match="the first batch of worker:1 is another one than that of worker:0"):
+        compared([WHOLE, 3e9, 0.25, -1.5, 9.0])
+
+
+def test_metrics_of_a_train_step_are_no_weights_of_a_model_of_tf_keras() -> None:
+    kernel, total = SimpleNamespace(name="kernel"), SimpleNamespace(name="total")
+    metric = SimpleNamespace(variables=[total])
+    model = SimpleNamespace(weights=[kernel, total], metrics=[metric], optimizer=None)
+    assert {name: variables_of(model)[name] for name in ("model", "metrics")} == {
+        "model": [kernel],
+        "metrics": [total],
+    }
 
 
 def test_batches_that_threads_beside_each_other_make_may_have_other_noise() -> None:
@@ -147,13 +187,15 @@ def test_memory_is_reckoned_from_all_results_that_have_examples() -> None:
         ("StatelessRandomUniformV2", False, True),
         ("StatelessIf", False, False),
         ("StatefulPartitionedCall", False, False),
+        ("EagerPyFunc", False, False),
         ("MatMul", False, False),
     ],
 )
 def test_what_an_operation_of_a_proof_does_is_known_by_its_kind(
     kind: str, updates: bool, draws: bool
 ) -> None:
-    assert [bool(matches(kind)) for matches in kinds_of_operations()] == [updates, draws]
+    found = [bool(matches(kind)) for matches in kinds_of_operations()]
+    assert found == [updates, draws, kind == "EagerPyFunc", kind == "StatefulPartitionedCall"]
 
 
 @pytest.mark.parametrize(

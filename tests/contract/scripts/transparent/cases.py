@@ -803,6 +803,62 @@ def recurrent_under_a_mask_and_dilated():
 
 
 @case
+def gradients_of_its_own_after_a_recurrent_layer():
+    @tf.custom_gradient
+    def halved(x):
+        return tf.identity(x), lambda upstream: 0.5 * upstream
+
+    inner = [layers.Reshape((5, 1)), layers.GRU(3), layers.Activation("silu"), layers.Lambda(halved)]
+    return trained(
+        compiled(keras.optimizers.SGD(0.1), lambda y, p: tf.sqrt(tf.reduce_mean(tf.square(y - p))), *inner)
+    )
+
+
+@case
+def three_inputs_of_a_step_of_its_own():
+    class Model(Own):
+        def call(self, inputs):
+            one, two, three = (self.net(each) for each in inputs)
+            return tf.square(one - two) - tf.square(one - three)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.maximum(self(data) + 0.5, 0.0))
+            self.applied(tape, loss)
+            return {"loss": loss}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1))
+    parts = tf.data.Dataset.from_tensor_slices((X, X[::-1].copy(), X * 0.5)).batch(32)
+    return trained(model, parts, None, batch_size=None)
+
+
+@case
+def variables_of_tensorflow_that_a_step_assigns():
+    class Model(Own):
+        def __init__(self):
+            super().__init__()
+            self.centre, self.seen = (
+                tf.Variable(tf.zeros([1]), trainable=False),
+                tf.Variable(0.0, trainable=False),
+            )
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = tf.reduce_mean(tf.square(p - y)) + 0.1 * tf.reduce_mean(tf.square(p - self.centre))
+            self.applied(tape, loss)
+            self.centre.assign(0.5 * self.centre + 0.5 * tf.reduce_mean(p, 0))
+            self.seen.assign_add(tf.reduce_sum(y))
+            return {"loss": loss, "centre": self.centre[0], "seen": tf.identity(self.seen)}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.1))
+    return trained(model, epochs=2)
+
+
+@case
 def weights_by_the_counts_in_a_batch():
     def loss(y, p):
         labels, shares = tf.concat([y, 1 - y], 1), tf.concat([p, 1 - p], 1)

@@ -77,6 +77,44 @@ def updated(**given):
     print(json.dumps({"steps": int(model.optimizer.iterations), **counts}), flush=True)
 
 
+class Counting(keras.Model):
+    """A step that calls Python."""
+
+    called = 0
+
+    def __init__(self):
+        super().__init__()
+        self.inner = layers.Dense(1)
+
+    def call(self, x):
+        return self.inner(x)
+
+    def counted(self, x):
+        Counting.called += 1
+        return x
+
+    def train_step(self, data):
+        x, y = data
+        x = tf.ensure_shape(tf.numpy_function(self.counted, [x], tf.float32), x.shape)
+        return super().train_step((x, y))
+
+
+def counted():
+    model = Counting()
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=20, shuffle=False, verbose=0)
+    print(json.dumps({"steps": int(model.optimizer.iterations), "called": model.called}), flush=True)
+
+
+def settled():
+    """Begin where the gradient of the batch is nothing but rounding."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(1e-6), "mse")
+    model.set_weights([np.linalg.lstsq(X.astype("float64"), Y, rcond=None)[0]])
+    model.fit(X, Y, batch_size=60, shuffle=False, verbose=0)
+    print(json.dumps({"steps": int(model.optimizer.iterations)}), flush=True)
+
+
 class Two(keras.Model):
     """A step with two gradients, of which the second one is shared wrongly."""
 
@@ -103,6 +141,8 @@ trained(layers.BatchNormalization(), layers.Dropout(0.3))
 trained(layers.GaussianNoise(0.3))
 updated()
 updated(draws=True)
+counted()
+settled()
 keras.config.set_dtype_policy("mixed_bfloat16")
 inputs = keras.Input((6,))
 words = layers.Dense(8)(layers.Reshape((3, 2))(inputs))

@@ -1,0 +1,77 @@
+"""Which steps of a run's fits are proved, by a clock of the test; what a proof finds is in the contract tests."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.task.transparent import proof
+from orchestrator.task.transparent.proof import Proofs
+from orchestrator.task.transparent.replay import Course
+
+ALONE = SimpleNamespace(extended=SimpleNamespace(_num_workers=1))
+COST_S = 3.0
+
+
+class Run:
+    """A run in which each proof takes COST_S and any other step takes 0.1 s."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_always: bool = False, known: Any = ()) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(proof, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(proof, "told_by_chief", lambda _strategy, _chief, number: number)
+        self.proofs = Proofs(ALONE, True, is_always, set(known))
+
+    def fit(self, model: float, steps: int) -> list[int]:
+        """Return which of its steps are proved."""
+        course, proved = Course(0), []
+        course.signature = (0.0, model)
+        for step in range(1, steps + 1):
+            began_at = self.now
+            if self.proofs.is_due(course):
+                proved.append(step)
+                self.now += COST_S
+                self.proofs.done(course, began_at)
+            else:
+                self.now += 0.1
+        return proved
+
+
+def test_the_first_fit_is_proved_in_its_first_step_and_its_model_never_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(monkeypatch)
+    assert run.fit(1.0, 5) == [1]
+    assert run.fit(1.0, 5000) == []
+
+
+def test_of_a_search_over_small_models_a_tenth_of_the_time_goes_into_proofs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(monkeypatch)
+    proved = sum(len(run.fit(float(model), 20)) for model in range(500))
+    took_s = run.now - 100.0
+    assert 2 * COST_S < proved * COST_S <= proof.AT_MOST * took_s + COST_S
+
+
+def test_a_long_fit_that_could_not_be_proved_at_once_is_proved_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch)
+    run.fit(1.0, 5)
+    assert run.fit(2.0, 5000) == [1024], "after 60 s, at the next power of two"
+
+
+def test_a_model_that_was_proved_before_the_restart_is_not_proved_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(monkeypatch, known=[(0.0, 1.0)])
+    assert run.fit(1.0, 5) == []
+    assert run.fit(2.0, 5) == [1]
+
+
+def test_where_the_spec_asks_for_it_each_fit_is_proved_in_its_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(monkeypatch, is_always=True, known=[(0.0, 1.0)])
+    assert [run.fit(1.0, 5) for _ in range(3)] == [[1], [1], [1]]

@@ -1,4 +1,4 @@
-"""Processes that begin with TensorFlow imported: forks of one that has done it, which a test process keeps beside it.
+"""Processes that begin with TensorFlow or orch imported: forks of one that has done it, which a test process keeps.
 
 An import of TensorFlow takes 5 seconds of CPU, and the tests start it hundreds of times. The runtime imports it at its
 gate, before the release, so a script that runs in a fork meets what it meets after the gate of a cold start.
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -140,6 +141,38 @@ def forked(
     is_legacy = LEGACY.items() <= _begins_with(env).items()
     parent = _parent(python_for(script), is_legacy=is_legacy)
     return parent.fork(code, str(script), *args, env=env, cwd=cwd, stderr=stderr, link=link)
+
+
+COMMANDS = ("orchestrator.cli.main", "orchestrator.cli.commands.up", "orchestrator.head.coordinator.main")
+"""With what they import, most that any command needs: half a second of CPU, and the cluster tests give thousands."""
+READ_BY_PYTHON = re.compile(r"PYTHON.*|LC_.*|LANG.*|LD_.*|MALLOC_.*|PATH")
+"""Variables that Python reads when it starts. With others than ours a command gets a start of its own."""
+
+
+def command(*arguments: str, env: dict[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run `orch` with these arguments in a fork of a process that has imported its modules.
+
+    A coordinator that it starts is a start of its own.
+    """
+    orch = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
+    if _for_python(env) != _for_python(os.environ):
+        return subprocess.run(orch, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+    process = _commands().fork("from orchestrator.cli.main import main\nmain()", *arguments, env=env)
+    try:
+        out, err = process.communicate(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(orch, process.wait(), out, err)
+
+
+def _for_python(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if READ_BY_PYTHON.fullmatch(name)}
+
+
+@functools.cache
+def _commands() -> Parent:
+    return Parent(sys.executable, *COMMANDS, env=dict(os.environ))
 
 
 class Forked:

@@ -39,7 +39,7 @@ def _used(environment: Environment) -> Iterator[str]:
     for run in runs:
         if not run.phase.is_terminal:
             for host in run.plan.hosts:
-                if host.python.startswith(f"{ENVIRONMENTS}/"):
+                if host.is_set_up:
                     yield host.python.removeprefix(f"{ENVIRONMENTS}/").partition("/")[0]
 
 

@@ -112,9 +112,10 @@ def submit(
     if begins.said:
         environment.say(begins.said)
     if start.restart or not running:
-        from orchestrator.client.setting_up import refuse, set_up
+        if any(host.is_set_up for host in plan.hosts):  # else it is half a second of imports for nothing
+            from orchestrator.client.setting_up import refuse, set_up
 
-        refuse(set_up(file, environment) or [], file)
+            refuse(set_up(file, environment) or [], file)
         if start.check:
             patient = start.wait_for_hosts or running
             plan = _examined(plan, environment, client, running=running, patient=patient)

@@ -132,9 +132,14 @@ class HostPlan:
         """Return all that it has for tasks to have for themselves alone: its GPUs, and its slots where these count."""
         return (*self.gpus, *(f"{SLOT}{number}" for number in self.host_slots))
 
+    @property
+    def is_set_up(self) -> bool:
+        """Return whether its Python is an environment that `setup:` makes."""
+        return self.python.startswith(f"{ENVIRONMENTS}/")
+
     def way_to_install(self, packages: str) -> str:
         """Return how what its Python lacks comes to it."""
-        if self.python.startswith(f"{ENVIRONMENTS}/"):
+        if self.is_set_up:
             return f"add {packages} to the requirements of `setup:`"
         return f"on {self.name}: `{self.python} -m pip install {packages}`"
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from orchestrator.client import asking
 from orchestrator.client.choice import is_active, to_read
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.head.api.client import Client
+from tests import warm
 from tests.cluster.lab import Lab
 from tests.cluster.processes import is_alive
 from tests.lean import python_for
@@ -54,10 +54,7 @@ class Cluster:
     def orch(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         more = ["--no-check"] if arguments[0] == "up" and not self.checks else []
-        command = [sys.executable, "-m", "orchestrator.cli.main", *arguments, *more]
-        return subprocess.run(
-            command, env=self.env, capture_output=True, text=True, timeout=patient(timeout), check=False
-        )
+        return warm.command(*arguments, *more, env=self.env, timeout=patient(timeout))
 
     def ok(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run a command that must succeed, and return its stdout."""

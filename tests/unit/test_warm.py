@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.warm import ALONE, LEGACY, Parent, suits
+from tests.warm import ALONE, LEGACY, Parent, command, suits
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +91,32 @@ def test_a_script_that_decides_what_is_imported_has_a_start_of_its_own(tmp_path:
     ):
         script.write_text(text)
         assert suits(script, env) is expected, text
+
+
+def test_a_command_in_a_fork_says_and_ends_as_one_with_a_start_of_its_own(tmp_path: Path) -> None:
+    env = {**os.environ, "ORCH_STATE_DIR": str(tmp_path / "state"), "ORCH_RUNTIME_DIR": str(tmp_path / "run")}
+    for arguments, code in ((("status",), 3), (("up", "nowhere.yaml"), 2), (("schema",), 0)):
+        forked = command(*arguments, env=env, timeout=60)
+        alone = command(*arguments, env={**env, "PYTHONHASHSEED": "1"}, timeout=60)
+        assert vars(forked) == vars(alone)
+        assert (forked.returncode, bool(forked.stdout), bool(forked.stderr)) == (code, not code, bool(code))
+
+
+def test_a_command_for_which_python_is_told_otherwise_has_a_start_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('begins')")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert command("--version", env=env, timeout=60).stdout.startswith("begins\norch")
+    assert command("--version", env={**os.environ}, timeout=60).stdout.startswith("orch")
+
+
+def test_a_command_that_takes_too_long_is_killed() -> None:
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(f"{short}/coordinator.sock")
+        mute.listen()
+        with pytest.raises(subprocess.TimeoutExpired):
+            command("status", env={**os.environ, "ORCH_RUNTIME_DIR": short}, timeout=3)
+        asking, _ = mute.accept()
+        asking.settimeout(60)
+        assert asking.recv(1 << 16), "it has asked"
+        assert asking.recv(1 << 16) == b"", "and is gone"
+        asking.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,17 @@ def test_up_of_what_runs_already_pushes_nothing_however_large_it_has_grown(
 def test_up_detach(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch("up", spec, "--detach", "--json") == 0
     assert json.loads(orch.put_out) == {"run_id": RUN, "name": "mnist", "created": True}
+
+
+def test_up_without_setup_imports_nothing_of_the_coordinator(
+    orch: Desk, api: FakeApi, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "orchestrator.client.setting_up", None)  # an import of it raises
+    assert orch("up", spec, "--detach") == 0
+    Path(spec).with_name("needs.txt").write_text("numpy\n")
+    Path(spec).write_text(f"{Path(spec).read_text()}setup: {{requirements: needs.txt}}\n")
+    assert orch("up", spec, "--detach", "--restart") != 0, "with `setup:` it is needed"
+    assert "orchestrator.client.setting_up" in orch.said
 
 
 def test_up_of_what_runs_already(orch: Desk, api: FakeApi, spec: str) -> None:

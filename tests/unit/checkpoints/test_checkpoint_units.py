@@ -457,6 +457,35 @@ def test_one_travels_between_hosts_that_share_no_directory(tmp_path: Path, kind:
     assert not list((there / ".orch" / "safe").glob("*.tmp"))
 
 
+def test_a_snapshot_that_is_there_is_not_sent_again_and_counts_as_the_newest(tmp_path: Path) -> None:
+    saved.npz(gen(tmp_path, 1) / "model-100.npz", 100)
+    manifest = safe.snapshot(str(tmp_path), str(gen(tmp_path, 1)), None)
+    there = safe.directory_of(str(tmp_path), manifest["digest"])
+    os.utime(there, (1, 1))
+    assert Arrivals().receive(str(tmp_path), manifest) == {"missing": []}
+    assert os.stat(there).st_mtime > 1, "or it would be the first to be removed"
+
+
+def test_what_cannot_be_verified_is_copied_once_nobody_writes_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = gen(tmp_path, 1) / "checkpoint_100"
+    path.write_bytes(b"half")
+
+    def settle(unit: Unit, beside: str) -> bool:
+        assert not unit.is_verified
+        assert os.listdir(beside) == []
+        path.write_bytes(b"half and the rest")
+        monkeypatch.setattr(Unit, "is_unchanged", lambda _: True)
+        return True
+
+    monkeypatch.setattr(Unit, "settle", settle)
+    with Tree(str(tmp_path)) as tree, places.room_for(tree, str(tmp_path / "copy")) as need:
+        (unit,) = discovery.find(tree, str(gen(tmp_path, 1))).units
+        copying.copied_once(unit, str(gen(tmp_path, 1)), need.tree)
+        assert (tmp_path / "copy" / "checkpoint_100").read_bytes() == b"half and the rest"
+
+
 def test_the_list_is_no_error_while_keep_removes_what_it_looks_at(tmp_path: Path) -> None:
     saved.npz(gen(tmp_path, 1) / "model-100.npz", 100)
     saved.orbax(gen(tmp_path, 1), 200)

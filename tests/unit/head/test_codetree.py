@@ -479,6 +479,15 @@ def test_forgetting_takes_the_blobs_that_nobody_else_has(tmp_path: Path) -> None
     codestore.forget(str(tmp_path), "mnist-20260101-1")
 
 
+def test_a_blob_that_is_pushed_again_is_not_removed_before_its_tree_is_built(tmp_path: Path) -> None:
+    receiver = codestore.Receiver(str(tmp_path / "blobs"))
+    assert receiver.receive(sha(b"1"), 0, b"1", True)
+    os.utime(tmp_path / "blobs" / sha(b"1"), (1, 1))  # by a run that was forgotten long ago
+    assert receiver.receive(sha(b"1"), 0, b"1", True)
+    codestore.remove_unused_blobs(str(tmp_path))  # another run ends meanwhile
+    assert os.listdir(tmp_path / "blobs") == [sha(b"1")]
+
+
 def test_oldest_runs_are_those_of_the_same_name(tmp_path: Path) -> None:
     for n in range(4):
         push(tmp_path, f"mnist-20260101-{n}", {"a.py": b"1"})

@@ -197,6 +197,13 @@ def test_epochs_go_up_by_one_over_all_openings(journal: Journal, path: str) -> N
     again.close()
 
 
+def test_an_epoch_is_raised_above_what_hosts_have_accepted_and_never_lowered(journal: Journal) -> None:
+    """With a lower one, hosts would refuse each order, or obey a coordinator that was replaced."""
+    journal.raise_epoch(7)
+    journal.raise_epoch(3)
+    assert journal.take_epoch() == 8
+
+
 def test_run_ids_are_new_even_within_one_second(journal: Journal) -> None:
     ids = []
     for _ in range(5):

@@ -104,7 +104,7 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("cases", "workers", "options"),
     [
-        pytest.param(OF_KERAS, 2, {}, id="2 workers"),
+        pytest.param(OF_KERAS, 2, {"rescue": True}, id="2 workers"),
         pytest.param(OF_ITS_OWN, 2, {}, id="2 workers, steps and losses of its own"),
         pytest.param((), 2, {}, id="2 workers, all", marks=pytest.mark.long),
         pytest.param(

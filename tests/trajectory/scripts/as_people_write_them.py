@@ -409,11 +409,6 @@ def several_steps(name):
     return fitted(name, compiled(dense(), steps_per_execution=2))
 
 
-def by_xla(name):
-    """Train with `jit_compile=True`."""
-    return fitted(name, compiled(dense(), jit_compile=True))
-
-
 def by_batch(name):
     """Train with `train_on_batch`, in a loop of the script's own."""
     model, watch = compiled(dense()), Watch(name)
@@ -429,7 +424,7 @@ def by_batch(name):
 SCRIPTS = [
     *(arrays, normalized, own_step, mixed, inputs, schedule, plateau, weighted, py_dataset, generator),
     *(from_generator, pipeline, repeated, accumulated, averaged, embedded, stateful, tuned, of_chief),
-    *(augmented, gan, several_steps, by_xla, by_batch),
+    *(augmented, gan, several_steps, by_batch),
 ]
 
 if __name__ == "__main__":

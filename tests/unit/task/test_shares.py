@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.task.transparent import shares
+from orchestrator.task.transparent import backup, shares
 from orchestrator.task.transparent.shares import NAME, Shares
 
 np: Any = pytest.importorskip("numpy")
@@ -123,7 +123,7 @@ def of_size(monkeypatch: pytest.MonkeyPatch, metrics: int, averages: int, weight
     """Return how many variables are told of a model whose metrics, averages and weights have so many numbers."""
     monkeypatch.undo()
     each = [[Metric(np.zeros(size))] for size in (metrics, averages, weights)]
-    monkeypatch.setattr(shares.backup, "variables_of", lambda _: {"metrics": each[0]})
+    monkeypatch.setattr(backup, "variables_of", lambda _: {"metrics": each[0]})
     monkeypatch.setattr(shares, "statistics_of", lambda _: each[1])
     model = SimpleNamespace(metrics_variables=(), trainable_variables=each[2])
     told, of_averages = shares.told_of(model, strategy(0, 2))

@@ -105,6 +105,8 @@ class Proof:
         self._folder = folder
         self.names: list[str] = []
         """Of the weights whose gradients are compared."""
+        self.weights: Callable[[], list[Any]] = list
+        """Returns the weights that are trained."""
         self._left_out: set[str] = set()
         self._tolerance, self._least = TOLERANCE, _LEAST
 
@@ -119,10 +121,14 @@ class Proof:
             return None
         replicas, graph = tf.distribute.get_strategy().num_replicas_in_sync, tf.compat.v1.get_default_graph()
         on_gpus, before = bool(tf.config.list_logical_devices("GPU")), len(graph.get_operations())
+        sizes = [math.prod(weight.shape) * 4 for weight in self.weights()]
+        if not has_room(sum(sizes), replicas, on_gpus=on_gpus):
+            self._left_out.add(TOO_LARGE)
+            return None
         with steps.outside(None):
             most = tf.Variable(2**30, trainable=False)
-        is_part = on_gpus or replicas > _FEW_REPLICAS
-        data = tf.nest.map_structure(functools.partial(_first_rows, replicas if is_part else 1, most), data)
+        parts = 2 * replicas if on_gpus else replicas if replicas > _FEW_REPLICAS else 1
+        data = tf.nest.map_structure(functools.partial(_first_rows, parts, most), data)
         shared = make(kinds, data=data, is_proof=True)
         try:
             together = self._gradients(shared, function)
@@ -228,6 +234,23 @@ def bytes_per_example(operations: list[Any]) -> int:
     return count
 
 
+def has_room(weights: int, replicas: int, *, on_gpus: bool) -> bool:
+    """Return whether there is memory for two more gradients of so many bytes: else the proof could end the run.
+
+    On a GPU there must be room for the optimizer and the step beside them, which take theirs later.
+    """
+    if on_gpus:
+        return 16 * weights <= _bytes_of_gpus()
+    return 4 * weights * replicas <= _free_bytes()
+
+
+def _bytes_of_gpus() -> int:
+    """Return how much memory TensorFlow has on the smallest GPU."""
+    from tensorflow.python.client import device_lib
+
+    return min(each.memory_limit for each in device_lib.list_local_devices() if each.device_type == "GPU")
+
+
 def _free_bytes() -> int:
     """Return how much memory can be allocated, as the kernel reckons it."""
     try:
@@ -247,16 +270,21 @@ def _norm(tensor: Any, tf: Any) -> Any:
 
 
 def of_first_steps(
-    make: Callable[[Proof | None], Callable[[Any], Any]], proof: Callable[[], Proof], proofs: Proofs
+    make: Callable[[Proof | None], Callable[[Any], Any]],
+    weights: Callable[[], list[Any]],
+    proof: Callable[[], Proof],
+    proofs: Proofs,
 ) -> Callable[[Any], Any]:
     """Return a function for the steps of fits of which one of each fit is proved, where that is due.
 
     Args:
         make: returns the function of a step or several, with a proof or without.
+        weights: returns those that are trained.
         proof: returns that of a model.
         proofs: says which steps are proved.
     """
     compared = proof()
+    compared.weights = weights
     proving, ordinary = make(compared), make(None)
 
     @functools.wraps(ordinary)

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.whole_batch`: what gathering costs a step, and what the proof costs a fit, with two replicas.
+"""`python -m benchmarks.whole_batch [small|large|transformer]`: what gathering costs a step, and the proof a fit.
 
-Both are in one process, which trains by `workdir/whole_batch.py`: one without the proof beside one with it. All figures
-are CPU seconds of the process, of all its threads, so that other work on the machine counts little; no network's time
-is in them. The proof is the difference between fits of one step, once these are traced.
+The two replicas are in one process, which trains by `workdir/whole_batch.py`: one without the proof beside one with it.
+All figures are CPU seconds of the process, of all its threads, so that other work on the machine counts little; no
+network's time is in them. The proof is the difference between fits of one step, once these are traced.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> int:
 def _trained(proves: bool) -> dict[tuple[str, str], Any]:
     env = {"ORCH_RUNTIME": json.dumps(with_row({**OPTIONS, "proves": proves}))}
     with tempfile.TemporaryDirectory() as place:
-        gang = Gang(SCRIPT, directories=[Path(place)], env=env)
+        gang = Gang(SCRIPT, *sys.argv[1:], directories=[Path(place)], env=env)
         try:
             if any(gang.ended(LIMIT_S)):
                 raise SystemExit(gang.tasks[0].err)

@@ -157,7 +157,7 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
         for each in run.heard[0]
         if each.get("say", {}).get("kind") == "transparent-proof"
     ]
-    *twice, normalized, noisy, updating, python, settled, mixed = proofs
+    *twice, normalized, noisy, updating, python, settled, texts, mixed = proofs
     assert twice, "Reporter says the same once, of what TensorFlow's generator draws too"
     for said_of_it in twice:
         assert "the gradients of 4 weights, of 20 examples, are those of one process" in said_of_it
@@ -166,13 +166,16 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     assert "not proved" in noisy
     assert "what each replica draws or finds for itself" in noisy
     assert "the gradients of 1 weights" in updating, "no tape has computed it"
-    assert "NotTwice: EagerPyFunc may do anything" in python
+    assert "NotTwice: PyFunc may do anything" in python
     assert "proved equal at step 1: the gradients of 1 weights, of 60 examples" in settled
+    assert "the gradients of 3 weights, of 20 examples, are those of one process" in texts
     assert "proved equal at step 1" in mixed
     assert float(mixed.partition("at most ")[2].split()[0]) < 1e-4, "in 32 bits"
     told = [json.loads(line) for line in run.tasks[0].out.splitlines()]
-    assert [each["steps"] for each in told] == [6, 3, 3, 3, 3, 3, 1, 3], "a proof is no step"
-    assert told[5]["called"] == 6, "each replica calls it once a step, whatever it does"
+    assert [each["steps"] for each in told] == [6, 3, 3, 3, 3, 3, 1, 3, 3], "a proof is no step"
+    assert told[5]["called"] == 12, (
+        "each replica calls it for its part of a batch and for the whole, and not to prove"
+    )
     assert told[0]["names"] == ["loss", "mae"]
     for updates in told[3:5]:
         assert (updates["scattered"], updates["queued"]) == (3, 6), (

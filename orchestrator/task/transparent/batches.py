@@ -74,7 +74,9 @@ def _patch_steps(
         is_proved = (
             step_function == self.train_step and not self.jit_compile and self.steps_per_execution == 1
         )
-        function = prove(made) if prove is not None and is_proved else made(None)
+        function = (
+            prove(made, lambda: self.trainable_variables) if prove is not None and is_proved else made(None)
+        )
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):

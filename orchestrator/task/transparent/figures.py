@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def install(library: str, report: Reporter, script: str, folder: str) -> None:
     """Patch `Mean`, `Sum`, BatchNormalization and variables of this Keras."""
+    import tensorflow as tf
     from tensorflow.python.distribute import values
 
     variables: Any = values.MirroredVariable
@@ -46,6 +47,10 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
         variable.assign = _of_all_replicas(variable.assign, report, script, folder)
     else:
+        encodes: Any = sys.modules["tf_keras.src.layers.preprocessing.preprocessing_utils"]
+        encoded = steps.of_each_example(encodes.encode_categorical_inputs)
+        # AutoGraph would convert the function within, which it finds by `__wrapped__`.
+        encodes.encode_categorical_inputs = tf.autograph.experimental.do_not_convert(encoded)
         for layer in (
             sys.modules[library].layers.BatchNormalization,
             sys.modules[library].layers.LayerNormalization,

@@ -1,9 +1,9 @@
 """Proves in the first step of a fit that the replicas train what one process would, by a measurement.
 
-Each gradient of the batch is computed twice: as the replicas share it, and as one process computes it, from all
-examples at once. Where that is long or needs much memory, fewer examples are taken. It changes no variable, draws no
-noise, and computes in 32 bits. The step follows, and the comparison comes with its figures. If the gradients differ,
-the run ends before its next step.
+Each gradient of the batch is computed twice: as the replicas share it, and as one process computes it from all examples
+at once, which the first replica does. Where that is long or needs much memory, fewer examples are taken. It changes no
+variable, draws no noise, and computes in 32 bits. The step follows, and the comparison comes with its figures. If the
+gradients differ, the run ends before its next step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rules import Kinds
-from orchestrator.task.transparent.strategy import told_by_chief
+from orchestrator.task.transparent.strategy import mean_over_workers, told_by_chief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ class Proofs:
         course.is_proved = told < -0.5
         return told > 0.5
 
+    def all_have(self, room: bool) -> bool:
+        """Return whether all workers have room. All must call this."""
+        return mean_over_workers(self._strategy, float(room)) > 1 - 1e-6
+
     def done(self, course: Course, began_at: float) -> None:
         """Remember that a fit is proved, as far as it can be, and how long that took."""
         self._last_s = time.monotonic() - began_at
@@ -105,6 +109,8 @@ class Proof:
         self._folder = folder
         self.names: list[str] = []
         """Of the weights whose gradients are compared."""
+        self.weights: Callable[[], list[Any]] = list
+        """Returns the weights that are trained."""
         self._left_out: set[str] = set()
         self._tolerance, self._least = TOLERANCE, _LEAST
 
@@ -121,8 +127,8 @@ class Proof:
         on_gpus, before = bool(tf.config.list_logical_devices("GPU")), len(graph.get_operations())
         with steps.outside(None):
             most = tf.Variable(2**30, trainable=False)
-        is_part = on_gpus or replicas > _FEW_REPLICAS
-        data = tf.nest.map_structure(functools.partial(_first_rows, replicas if is_part else 1, most), data)
+        parts = 2 * replicas if on_gpus else replicas if replicas > _FEW_REPLICAS else 1
+        data = tf.nest.map_structure(functools.partial(_first_rows, parts, most), data)
         shared = make(kinds, data=data, is_proof=True)
         try:
             together = self._gradients(shared, function)
@@ -133,15 +139,20 @@ class Proof:
                 ),
                 shared.data,
             )
-            with tf.control_dependencies([gradient for _, gradient in together]):
-                alone = make(Kinds(), data=whole, is_proof=True, context=_Alone(shared.context))
-                by_itself = self._gradients(alone, function)
         except Exception as e:  # a step that may not be computed twice must train all the same
-            if self._report.refused is not None:
-                raise
-            self._left_out.add(f"{type(e).__name__}: {e!s:.200}")
+            self._cannot(e)
             return None
-        self._left_out = shared.left_out | alone.left_out
+        self._left_out = shared.left_out
+        by_itself: list[tuple[str, Any]] = []
+        place = tf.get_static_value(tf.convert_to_tensor(shared.context.replica_id_in_sync_group))
+        if int(place) == 0:  # the others wait for what it finds
+            try:
+                with tf.control_dependencies([gradient for _, gradient in together]):
+                    alone = make(Kinds(), data=whole, is_proof=True, context=_Alone(shared.context))
+                    by_itself = self._gradients(alone, function)
+                self._left_out |= alone.left_out
+            except Exception as e:
+                self._cannot(e)
         if not on_gpus:
             affordable = _free_bytes() // 2 // (replicas * bytes_per_example(new))
             if affordable < _FEW:
@@ -149,7 +160,7 @@ class Proof:
             with tf.init_scope():
                 most.assign(max(1, min(2**30, affordable)))
         self.names = [name for name, _ in together]
-        if not together or self.names != [name for name, _ in by_itself]:
+        if not together:
             self._left_out.add("steps that use no gradient")
             return None
         names = {tensor.dtype.name for op in new for tensor in op.outputs}
@@ -158,13 +169,35 @@ class Proof:
             self._tolerance, self._least = max(TOLERANCE, 8 * epsilon), 1.0
         elif on_gpus:
             self._tolerance = TOLERANCE_OF_GPUS
-        norms = tf.stack([_norm(gradient, tf) for _, gradient in by_itself])
-        added = shared.context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack(shared.lengths))
-        least = tf.maximum(self._least * tf.norm(norms), _CANCELLED * added) + 1e-12
-        differing = [
-            _norm(a - tf.cast(b, a.dtype), tf) for (_, a), (_, b) in zip(together, by_itself, strict=True)
-        ]
-        return tf.concat([tf.stack(differing) / tf.maximum(norms, least), [shared.total]], 0)
+        sums = tf.distribute.ReduceOp.SUM
+        added = shared.context.all_reduce(sums, tf.stack(shared.lengths))
+        mine = tf.zeros([len(together) + 1])
+        if self.names == [name for name, _ in by_itself]:
+            norms = tf.stack([_norm(gradient, tf) for _, gradient in by_itself])
+            least = tf.maximum(self._least * tf.norm(norms), _CANCELLED * added) + 1e-12
+            pairs = zip(together, by_itself, strict=True)
+            differing = tf.stack([_norm(a - tf.cast(b, a.dtype), tf) for (_, a), (_, b) in pairs])
+            mine = tf.concat([differing / tf.maximum(norms, least), [shared.total]], 0)
+        return shared.context.all_reduce(sums, mine)
+
+    def _cannot(self, error: Exception) -> None:
+        """Remember why a step cannot be computed twice; raise what was refused."""
+        if self._report.refused is not None:
+            raise error
+        self._left_out.add(f"{type(error).__name__}: {error!s:.200}")
+
+    def leave_out(self, what: str) -> None:
+        """Say that a step is not proved, and why."""
+        self._left_out.add(what)
+        self.judge(None)
+
+    def has_room(self) -> bool:
+        """Return whether this process has the memory for a proof."""
+        import tensorflow as tf
+
+        weights = sum(math.prod(weight.shape) * 4 for weight in self.weights())
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return has_room(weights, replicas, on_gpus=bool(tf.config.list_logical_devices("GPU")))
 
     def _gradients(self, step: steps.Step, function: Callable[[Any], Any]) -> list[tuple[str, Any]]:
         import tensorflow as tf
@@ -182,6 +215,11 @@ class Proof:
             self._report("proof", f"the gradient of a step is not proved to be that of one process{left_out}")
             return
         *differing, examples = (float(each) for each in figures)
+        if not examples:
+            self._report(
+                "proof", f"the gradient of a step is not proved: one process cannot compute it{left_out}"
+            )
+            return
         if not any(map(math.isfinite, differing)):
             self._report("proof", "the gradient of a step is not finite, and is not proved")
             return
@@ -228,6 +266,25 @@ def bytes_per_example(operations: list[Any]) -> int:
     return count
 
 
+def has_room(weights: int, replicas: int, *, on_gpus: bool) -> bool:
+    """Return whether there is memory for two more gradients of so many bytes: else the proof could end the run.
+
+    On a GPU there must be room for the optimizer and the step beside them, which take theirs later.
+    """
+    if on_gpus:
+        return 16 * weights <= _bytes_of_gpus()
+    return 4 * weights * replicas <= _free_bytes()
+
+
+def _bytes_of_gpus() -> int:
+    """Return how much memory TensorFlow has on the smallest GPU."""
+    from tensorflow.python.client import device_lib
+
+    return min(
+        int(each.memory_limit) for each in device_lib.list_local_devices() if each.device_type == "GPU"
+    )
+
+
 def _free_bytes() -> int:
     """Return how much memory can be allocated, as the kernel reckons it."""
     try:
@@ -247,16 +304,21 @@ def _norm(tensor: Any, tf: Any) -> Any:
 
 
 def of_first_steps(
-    make: Callable[[Proof | None], Callable[[Any], Any]], proof: Callable[[], Proof], proofs: Proofs
+    make: Callable[[Proof | None], Callable[[Any], Any]],
+    weights: Callable[[], list[Any]],
+    proof: Callable[[], Proof],
+    proofs: Proofs,
 ) -> Callable[[Any], Any]:
     """Return a function for the steps of fits of which one of each fit is proved, where that is due.
 
     Args:
         make: returns the function of a step or several, with a proof or without.
+        weights: returns those that are trained.
         proof: returns that of a model.
         proofs: says which steps are proved.
     """
     compared = proof()
+    compared.weights = weights
     proving, ordinary = make(compared), make(None)
 
     @functools.wraps(ordinary)
@@ -265,6 +327,10 @@ def of_first_steps(
         if course is None or not proofs.is_due(course):
             return ordinary(iterator)
         began_at = time.monotonic()
+        if not proofs.all_have(compared.has_room()):
+            compared.leave_out(TOO_LARGE)
+            proofs.done(course, began_at)
+            return ordinary(iterator)
         logs = proving(iterator)
         compared.judge(logs.pop(Proof.FIGURE, None) if isinstance(logs, dict) else None, course.calls)
         proofs.done(course, began_at)

@@ -213,6 +213,9 @@ class Step:
 
         if tensor.ref() in self._gathered:
             return self._gathered[tensor.ref()]
+        if tensor.dtype.name == "string":
+            self._gathered[tensor.ref()] = self._texts(tensor, axis)
+            return self._gathered[tensor.ref()]
         sent = tensor if tensor.dtype.name in _SENT else _as_sent(tensor)
         devices = self.strategy.extended.worker_devices
         replica = tf.get_static_value(tf.convert_to_tensor(self.context.replica_id_in_sync_group))
@@ -220,6 +223,26 @@ class Step:
             whole = tf.cast(self.context.all_gather(tf.identity(sent), axis=axis), tensor.dtype)
         whole.set_shape([None if place == axis else size for place, size in enumerate(tensor.shape)])
         self._gathered[tensor.ref()] = whole
+        self.kinds.set(whole, SAME)
+        return whole
+
+    def _texts(self, tensor: Any, axis: int) -> Any:
+        """Return the texts of all replicas, which are sent as the numbers of their bytes."""
+        import tensorflow as tf
+
+        lengths = tf.strings.length(tensor)
+        most = tf.reduce_max(
+            self.gathered(tf.reshape(tf.reduce_max(tf.pad(tf.reshape(lengths, [-1]), [[1, 0]])), [1]))
+        )
+        numbers = tf.raw_ops.DecodePaddedRaw(
+            input_bytes=tensor, fixed_length=tf.maximum(most, 1), out_type=tf.uint8
+        )
+        is_of_text = tf.range(tf.maximum(most, 1)) < self.gathered(lengths, axis)[..., None]
+        every = tf.gather(
+            [bytes([number]) for number in range(256)], self.gathered(tf.cast(numbers, tf.int32), axis)
+        )
+        whole = tf.strings.reduce_join(tf.where(is_of_text, every, b""), axis=-1)
+        whole.set_shape([None if place == axis else size for place, size in enumerate(tensor.shape)])
         self.kinds.set(whole, SAME)
         return whole
 

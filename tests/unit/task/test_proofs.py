@@ -75,3 +75,15 @@ def test_where_the_spec_asks_for_it_each_fit_is_proved_in_its_first_step(
 ) -> None:
     run = Run(monkeypatch, is_always=True, known=[(0.0, 1.0)])
     assert [run.fit(1.0, 5) for _ in range(3)] == [[1], [1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("weights_mib", "replicas", "on_gpus", "expected"),
+    [(100, 2, False, True), (129, 2, False, False), (64, 2, True, True), (65, 8, True, False)],
+)
+def test_a_model_that_fills_the_memory_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch, weights_mib: int, replicas: int, on_gpus: bool, expected: bool
+) -> None:
+    for name in ("_free_bytes", "_bytes_of_gpus"):
+        monkeypatch.setattr(proof, name, lambda: 1 << 30)
+    assert proof.has_room(weights_mib << 20, replicas, on_gpus=on_gpus) == expected

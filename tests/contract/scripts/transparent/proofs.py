@@ -115,6 +115,17 @@ def settled():
     print(json.dumps({"steps": int(model.optimizer.iterations)}), flush=True)
 
 
+def of_texts():
+    """Begin with texts, which the replicas have to send each other."""
+    words = np.where(X[:, :2] > 0, "positive", "not")
+    inputs = keras.Input((2,), dtype="string")
+    numbers = layers.StringLookup(vocabulary=["positive", "not"])(inputs)
+    model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(3, 2)(numbers))))
+    model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((words, Y)).batch(20), verbose=0)
+    print(json.dumps({"steps": int(model.optimizer.iterations)}), flush=True)
+
+
 class Two(keras.Model):
     """A step with two gradients, of which the second one is shared wrongly."""
 
@@ -143,6 +154,7 @@ updated()
 updated(draws=True)
 counted()
 settled()
+of_texts()
 keras.config.set_dtype_policy("mixed_bfloat16")
 inputs = keras.Input((6,))
 words = layers.Dense(8)(layers.Reshape((3, 2))(inputs))

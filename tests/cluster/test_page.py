@@ -143,8 +143,15 @@ def test_what_a_host_says_is_text(local_cluster: Cluster, browser: Any) -> None:
 VIEWS = [[], ["logs"], ["plan"]]
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(
+    ("colours", "width"),
+    [
+        ("light", 1280),
+        ("dark", 400),
+        pytest.param("light", 400, marks=pytest.mark.long),  # each colour and each width is seen above
+        pytest.param("dark", 1280, marks=pytest.mark.long),
+    ],
+)
 def test_nothing_serious_stands_in_anybodys_way(trained: Cluster, seen: Ui, colours: str, width: int) -> None:
     from axe_playwright_python.sync_playwright import Axe
 

@@ -705,7 +705,7 @@ def test_a_cell_of_the_strip_is_its_task(shown: Page) -> None:
     assert shown.do("view.strip.at({offsetX: view.strip.columns * 12 + 1, offsetY: 1})") is None
 
 
-@pytest.mark.parametrize("count", [33, 64, 300])
+@pytest.mark.parametrize("count", [33, pytest.param(64, marks=pytest.mark.long), 300])
 def test_many_tasks_are_seen_through_start_failure_and_end(shown: Page, count: int) -> None:
     def told(phase: str, *, run: str = "RUNNING", first: str | None = None) -> None:
         tasks = [

@@ -36,7 +36,15 @@ def pid_of(run: dict[str, Any], host: str) -> int:
 
 
 @pytest.mark.fault(111)
-@pytest.mark.parametrize("index", [1, 0], ids=["of a worker", "of the chief"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(
+            1, id="of a worker", marks=pytest.mark.long
+        ),  # the chief's, which saves, is the worse loss
+        pytest.param(0, id="of the chief"),
+    ],
+)
 def test_row_111_a_share_that_is_gone_on_one_host_is_named_and_waited_for(
     cluster: Cluster, victim: Callable[[int], LabHost], share: Path, tmp_path: Path, index: int
 ) -> None:

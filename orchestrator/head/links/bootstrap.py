@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator.both.hostdir import limit_of
 from orchestrator.core.errors import ConnectFailed, HostUnfit
-from orchestrator.core.plan import ENVIRONMENTS
 from orchestrator.head.code import compiled, installer
 from orchestrator.head.links import edge
 from orchestrator.head.reach.alarm import ALARMS
@@ -596,7 +595,7 @@ PYTHON_HINT = "give the full path of the training's Python as `python` in the cl
 
 def no_python(host: HostPlan) -> HostUnfit:
     """Return the error for a missing Python: the spec's, or that of an environment that was not made."""
-    if host.python.startswith(f"{ENVIRONMENTS}/"):
+    if host.is_set_up:
         text = f"the environment of `setup:` does not exist there: {host.python} is missing"
         return HostUnfit(
             host.name, text, hint=f"`orch setup {host.spec or 'FILE'}` makes it", code="no-environment"

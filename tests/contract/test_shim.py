@@ -377,9 +377,12 @@ def test_the_shim_outlives_its_starter_and_all_agents(host: Host) -> None:
     first.until_phase("ready")
     first.order("release", env={})
     first.sock.close()
+    for number in (signal.SIGHUP, signal.SIGINT):  # by somebody who ends what they take for their own
+        os.kill(pid, number)
     second = host.agent()
     assert second.until_phase("running")["pid"]
     assert os.getsid(pid) != os.getsid(0)
+    assert process.alive(who)
     second.order("stop", grace_s=0)
     second.until_closed()
 

@@ -114,6 +114,15 @@ def test_code_that_a_power_cut_left_empty_is_found_at_the_start_and_when_it_is_p
 
 
 @pytest.mark.fault(3)
+def test_an_agent_that_is_hung_up_on_serves_until_its_stdin_ends(connect: Connect) -> None:
+    """Sshd sends SIGHUP when a connection breaks; what had been sent before is still to be done."""
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    os.kill(agent.pid, signal.SIGHUP)
+    agent.start(agent.push(train=FOREVER))
+    assert agent.until_phase("ready")["task"] == "worker:0"
+
+
 def test_a_killed_agent_is_not_noticed_by_the_task(connect: Connect) -> None:
     first = connect()
     first.ok("watch", heartbeat_s=0.1)

@@ -495,6 +495,8 @@ def test_the_metrics_are_for_the_key_or_the_bearer_token_and_the_token_opens_not
     assert served.ask("/metrics").status == 401
     assert served.ask("/metrics", Authorization="Bearer wrong").status == 401
     assert served.ask("/metrics", Authorization="Bearer ").status == 401
+    assert served.ask("/metrics", Authorization="Basic for-prometheus").status == 401
+    assert served.ask("/metrics", Authorization="bearer for-prometheus").status == 200
     bearer = {"Authorization": "Bearer for-prometheus"}
     answer = served.ask("/metrics", **bearer)
     assert answer.status == 200

@@ -32,7 +32,7 @@ from tests.contract.shim_harness import (
     until,
 )
 from tests.contract.small_disk import mounted
-from tests.patience import patient
+from tests.patience import comes, patient
 from tests.pythons import python as python_of
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)\n"
@@ -377,6 +377,9 @@ def test_the_shim_outlives_its_starter_and_all_agents(host: Host) -> None:
     first.until_phase("ready")
     first.order("release", env={})
     first.sock.close()
+    for number in (signal.SIGHUP, signal.SIGINT):  # by somebody who ends what they take for their own
+        os.kill(pid, number)
+    assert not comes(lambda: not process.alive(who), 0.5)
     second = host.agent()
     assert second.until_phase("running")["pid"]
     assert os.getsid(pid) != os.getsid(0)

@@ -350,6 +350,8 @@ def test_who_drives_a_run_and_who_saves_somewhere_is_not_forgotten(root: Path, t
             owner = claims.stamped(tree)
         assert (owner is not None and owner["claim"]["run"] == "t-1") or done < 2
 
-    steps = (lambda: claims.write(str(root / "runs" / "t-1"), claim), stamp)
-    steps = (*steps, lambda: claims.release(str(root / "runs" / "t-1")))
+    def release() -> None:
+        claims.release(str(root / "runs" / "t-1"))
+
+    steps = (lambda: claims.write(str(root / "runs" / "t-1"), claim), stamp, release)
     each(tmp_path, power.cuts(root, *steps), holds, least=10)

@@ -42,12 +42,8 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
     pushed: Stamps = known.get("files") or {}
     if known.get("tree") == os.path.basename(tree) and os.path.isdir(directory):
         # Nothing of it is synced: after a boot, even what the script has not changed may be torn.
-        is_same_boot = known.get("boot") == process.boot_id()
-        again = [
-            path
-            for path, stamp in pushed.items()
-            if _may_be_torn(os.path.join(directory, path), stamp, is_same_boot=is_same_boot)
-        ]
+        boots = {known.get("boot"), process.boot_id()}
+        again = [name for name, stamp in pushed.items() if _may_be_torn(f"{directory}/{name}", stamp, boots)]
     else:
         os.stat(tree)
         again = [path for path, _ in regular(tree, links=True)]
@@ -76,13 +72,13 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
     return directory
 
 
-def _may_be_torn(path: str, stamp: list[int], *, is_same_boot: bool) -> bool:
+def _may_be_torn(path: str, stamp: list[int], boots: set[str | None]) -> bool:
     """Return whether a power cut may have left a part of a pushed file. A script may remove or replace it."""
     try:
         status = os.lstat(path)
     except OSError:
         return False
-    is_as_pushed = status.st_mtime_ns == stamp[1] and not is_same_boot
+    is_as_pushed = len(boots) > 1 and status.st_mtime_ns == stamp[1]
     return stamp[0] > 0 and stat.S_ISREG(status.st_mode) and (status.st_size == 0 or is_as_pushed)
 
 

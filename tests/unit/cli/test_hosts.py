@@ -111,6 +111,7 @@ def test_an_inventory_alone_is_shown_whether_it_is_named_chosen_or_the_users_own
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # the host keeps its own files there
     file = Path("lab.yaml") if words else Path("orch/inventory.yaml")
     file.parent.mkdir(exist_ok=True)
     file.write_text("hosts:\n  - {name: here, transport: nowhere}\n")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.client.comparing import Comparison, Package
-from orchestrator.client.next_training import Next, chosen, next_training, telling
+from orchestrator.client.next_training import Next, _where, chosen, next_training, telling
 from orchestrator.core.differences import Change
 from orchestrator.core.errors import UsageError
 
@@ -111,3 +111,8 @@ def test_other_packages_alone_are_a_difference() -> None:
     package = Package("gpu-a", "keras", "3.9.0", "3.10.1")
     assert not Comparison((), (), (package,)).is_same
     assert Comparison((), (), ()).is_same
+
+
+def test_a_run_that_told_no_step_finished_without_one() -> None:
+    assert _where({"global_step": None, "metrics": {"val_accuracy": 0.9}}) == ""
+    assert _where({"global_step": 7, "metrics": {}}) == "at step 7"

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.protocol import hello, replies, reports
 from orchestrator.protocol.bounds import Exact, Length
-from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json
+from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json, shown
 from tests.protocol_orders import TABLE
 from tests.protocol_values import ASKED, valid, wrong
 
@@ -141,3 +141,14 @@ def test_a_number_that_nothing_could_keep_is_refused_wherever_it_is(number: floa
             cleaned_json(holds)
     kept = {"a": [(1 << 63) - 1, 1.5]}
     assert cleaned_json(kept) == kept
+
+
+def test_what_is_refused_is_shown_in_a_word() -> None:
+    values = [{}, {"a": 1}, [1, 2], None, True]
+    assert [shown(value) for value in values] == [
+        "an empty object",
+        "an object",
+        "a list of 2",
+        "null",
+        "true",
+    ]

@@ -85,7 +85,8 @@ class Stages:
         """Send a heartbeat with the stage, and with how far the data was passed over while that goes on."""
         heartbeat: Heartbeat = {"stage": self.now()}
         replay = sys.modules.get("orchestrator.task.transparent.replay")
-        if replay is not None and (passing := replay.Passing.current) is not None and passing.done:
+        known = getattr(replay, "Passing", None)  # another thread may be importing it
+        if known is not None and (passing := known.current) is not None and passing.done:
             heartbeat["passing"] = {"done": passing.done, "total": passing.total}
         self._link.send({"heartbeat": heartbeat}, wait_s=wait_s)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -105,6 +106,15 @@ def test_batches_that_are_passed_over_are_told_with_each_heartbeat() -> None:
             stages.send()
     stages.send()
     assert link.passing == [None, None, {"done": 20, "total": 90}, {"done": 40, "total": 90}, None]
+
+
+def test_a_heartbeat_goes_out_while_another_thread_imports_what_passes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, replay.__name__, ModuleType(replay.__name__))
+    link = Sent()
+    Stages(link, Progress(Link(None))).send()
+    assert link.passing == [None]
 
 
 def test_that_a_training_begins_is_no_step() -> None:

@@ -43,7 +43,9 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer
         reduce = optimizer._all_reduce_sum_gradients
         optimizer._all_reduce_sum_gradients = _already_reduced(reduce, report, script, folder)
-        optimizer.apply = _refusing(optimizer.apply, report, script, folder)
+        scaling: Any = sys.modules["keras.src.optimizers.loss_scale_optimizer"].LossScaleOptimizer
+        for each in (optimizer, scaling):
+            each.apply = _refusing(each.apply, report, script, folder)
         keras3_conditions.patch_everywhere()
     else:
         import importlib

@@ -368,10 +368,12 @@ def _without_updates(create: Any) -> Any:
         import tensorflow as tf
 
         step = steps.current()
-        if step is None or not step.is_proof:
+        if not steps.is_proof():
             return create(graph, kind, inputs, *args, **kwargs)
         if updates(kind):
             return create(graph, "NoOp", [], [])
+        if step is None:
+            return create(graph, kind, inputs, *args, **kwargs)
         if draws(kind):
             step.left_out.add(steps.NOISE)
         if python(kind) or (calls(kind) and _updates_within(graph, kwargs.get("attrs") or {}, updates)):

@@ -35,6 +35,8 @@ NOISE = "what each replica draws or finds for itself"
 _thread = threading.local()
 _tracing = 0
 """The number of replicas that trace a step. Keras traces parts of it in other threads, where `current` is None."""
+_proving = 0
+"""How many of them trace it for a proof."""
 
 
 def current() -> Step | None:
@@ -455,12 +457,18 @@ def _stepping(
 
 @contextlib.contextmanager
 def entered(step: Step) -> Iterator[Step]:
-    global _tracing
-    _thread.step, _tracing = step, _tracing + 1
+    global _tracing, _proving
+    _thread.step, _tracing, _proving = step, _tracing + 1, _proving + step.is_proof
     try:
         yield step
     finally:
-        _thread.step, _tracing = None, _tracing - 1
+        _thread.step, _tracing, _proving = None, _tracing - 1, _proving - step.is_proof
+
+
+def is_proof() -> bool:
+    """Return whether what is traced is for a proof: in this thread, or for all replicas between two of their parts."""
+    step = current()
+    return step.is_proof if step is not None else _proving > 0
 
 
 def _output(step: Step, output: Any) -> Any:

@@ -120,8 +120,10 @@ def _bytes(run: Run) -> int | None:
 
 
 def _steps_lost(run: Run, step: int | None) -> int | None:
-    """Return how many steps are trained again. Steps that an earlier restart lost are not counted a second time."""
-    return max(0, run.reached_step - step) if run.reached_step is not None and step is not None else None
+    """Return how many steps are trained again; None if unknown. What an earlier restart lost is not counted again."""
+    if run.reached_step is None or step is None or (run.best_step is None and step > run.reached_step):
+        return None  # the last: it reports no steps, but saves
+    return max(0, run.reached_step - step)
 
 
 def _lost(steps: int) -> str:

@@ -65,6 +65,14 @@ def test_what_became_of_an_end_is_said_of_that_end(tmp_path: Path) -> None:
     assert (found.generation, found.done) == (1, "generation 2 resumes from step 50; 1 step is lost")
 
 
+def test_of_a_script_that_reports_no_steps_it_is_not_said_how_many_are_lost(tmp_path: Path) -> None:
+    """It has saved at step 50, and nobody knows how much further it was."""
+    silent = STARTED.replace("step=51", "age=1")
+    assert silent != STARTED
+    found = found_in(played(tmp_path, silent + KILLED))
+    assert found.done == "generation 2 resumes from step 50"
+
+
 def test_what_was_killed_before_it_started_again_does_not_say_that_it_will(tmp_path: Path) -> None:
     waits = """\
 hosts a checkpoint=no

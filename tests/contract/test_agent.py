@@ -373,7 +373,7 @@ def test_the_agent_is_small_until_it_has_psutil(connect: Connect) -> None:
     status = Path(f"/proc/{agent.pid}/status").read_text()
     (resident,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
     assert "psutil" not in Path(f"/proc/{agent.pid}/maps").read_text()
-    assert resident < 17 << 10
+    assert resident < 18 << 10, "17.2 to 17.6 MB: how much of Python's own file is mapped varies"
 
 
 def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path) -> None:

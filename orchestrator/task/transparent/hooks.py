@@ -69,10 +69,11 @@ class Hooks:
             self.may_be_taken_back()
         self._ending = hook
 
-    def passed(self, name: str) -> None:
-        """Note that this callback has been told."""
+    def passed(self, name: str, logs: Any = None) -> None:
+        """Note that this callback has been told, and may have added figures of its own to those of an epoch."""
         self._done.append(name)
         if self._ending == EPOCH_END:
+            self._logs = dict(logs or {})
             self._rates_before = self._rates_now()
             self._before = (self._before or {}) | self.memory.freeze(self.memory.protected)
 
@@ -214,8 +215,8 @@ def marker(base: Any, saver: Any, name: str) -> Any:
         def on_train_batch_end(self, *_: Any, **_logs: Any) -> None:
             saver.hooks.passed(name)
 
-        def on_epoch_end(self, *_: Any, **_logs: Any) -> None:
-            saver.hooks.passed(name)
+        def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+            saver.hooks.passed(name, logs)
 
     return OrchMark()
 

@@ -52,7 +52,11 @@ class Counts(Callback):
 
 
 class Halves(Counts):
-    """Another one."""
+    """Another one, which adds a figure of its own to those of an epoch, as LearningRateScheduler does."""
+
+    def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(_epoch, logs)
+        logs["rate"] = 0.1
 
 
 class Saves(Counts):
@@ -143,9 +147,10 @@ class Fit:
         self.tell("on_train_batch_end", told, self.steps - 1)
 
     def tell(self, hook: str, told: int | None, number: int) -> None:
+        logs = {"loss": 0.5, "figures": [1, 2]}
         for name, each in list(self.hooks.memory.callbacks.items())[:told]:
-            getattr(each, hook)(number, {"loss": 0.5, "figures": [1, 2]})
-            self.hooks.passed(name)
+            getattr(each, hook)(number, logs)
+            self.hooks.passed(name, logs)
         if told is None:
             self.hooks.is_done()
 
@@ -192,7 +197,7 @@ def test_the_end_of_an_epoch_goes_on_behind_the_last_callback_that_was_told_of_i
     assert position.unfinished == {
         "hook": EPOCH_END,
         "done": ["Halves 0"],
-        "logs": {"loss": 0.5},
+        "logs": {"loss": 0.5, "rate": 0.1},
         "stops": False,
     }
     again = Fit(Halves(), Counts())
@@ -206,6 +211,7 @@ def test_the_end_of_an_epoch_goes_on_behind_the_last_callback_that_was_told_of_i
         (1, 0.5),
         (1, 0.5),
     ]
+    assert logs["rate"] == 0.1, "History, which comes last, keeps it"
     again.callbacks[0].on_epoch_end(1, {"loss": 0.25})
     assert again.callbacks[0].epochs == 2, "of the next epoch it is told"
 

@@ -120,6 +120,7 @@ REFUSED = {
             id="2 replicas, proved",
             marks=pytest.mark.long,
         ),
+        pytest.param((), 2, {"rescue": True, "proves": True}, id="2 workers, proved", marks=pytest.mark.long),
     ],
 )
 def test_each_case_has_the_weights_and_figures_of_one_process(

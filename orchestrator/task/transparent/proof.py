@@ -50,11 +50,16 @@ class _Alone:
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    def all_reduce(self, _operation: Any, values: Any, *_options: Any, **_named: Any) -> Any:
-        return values
-
-    def all_gather(self, value: Any, **_options: Any) -> Any:
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        del reduce_op, options
         return value
+
+    def all_gather(self, value: Any, axis: Any, options: Any = None) -> Any:
+        del axis, options
+        return value
+
+    def merge_call(self, *_: Any, **__: Any) -> Any:
+        raise NotTwice("the replicas do something together that is neither a sum nor a gathering")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -181,8 +186,10 @@ class Proof:
         return shared.context.all_reduce(sums, mine)
 
     def _cannot(self, error: Exception) -> None:
-        """Remember why a step cannot be computed twice; raise what was refused."""
-        if self._report.refused is not None:
+        """Remember why a step cannot be computed twice; raise what was refused, and what ends the other replicas."""
+        from tensorflow.python.distribute.mirrored_run import _RequestedStop
+
+        if self._report.refused is not None or isinstance(error, _RequestedStop):
             raise error
         self._left_out.add(f"{type(error).__name__}: {error!s:.200}")
 
@@ -341,6 +348,7 @@ def of_first_steps(
 
 def install() -> None:
     """Have what is computed for a proof change nothing, draw no mask of a dropout, and compute in 32 bits."""
+    import tensorflow as tf
     from tensorflow.python.distribute import values
     from tensorflow.python.framework import func_graph
 
@@ -348,6 +356,9 @@ def install() -> None:
         for name in vars(owner):  # they ask the other replicas first
             if name.startswith(("assign", "scatter_")):
                 setattr(owner, name, _unless_proving(vars(owner)[name], lambda variable: variable))
+    context: Any = tf.distribute.ReplicaContext
+    for name in ("all_reduce", "all_gather", "merge_call"):
+        setattr(context, name, _unless_alone(getattr(context, name), name))
     graphs: Any = func_graph.FuncGraph
     graphs._create_op_internal = _without_updates(graphs._create_op_internal)
     random: Any = sys.modules["keras.src.backend.tensorflow.random"]
@@ -356,6 +367,19 @@ def install() -> None:
     policy.compute_dtype = property(
         _unless_proving(policy.compute_dtype.fget, lambda policy: policy.variable_dtype)
     )
+
+
+def _unless_alone(function: Any, name: str) -> Any:
+    """Have a replica that computes for itself ask none of the others: in BatchNormalization, say."""
+
+    @functools.wraps(function)
+    def unless_alone(context: Any, *args: Any, **kwargs: Any) -> Any:
+        step = steps.current()
+        if step is None or not isinstance(step.context, _Alone):
+            return function(context, *args, **kwargs)
+        return getattr(step.context, name)(*args, **kwargs)
+
+    return unless_alone
 
 
 def _without_updates(create: Any) -> Any:

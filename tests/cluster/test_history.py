@@ -105,5 +105,11 @@ def test_single_steps_of_a_fast_fit_are_seen_and_on_nonfinite_stops_at_one(local
     assert (run["phase"], run["first_cause"]["cause"]) == ("FAILED", "nonfinite"), here.ok("why", "t")
     assert "loss is nan since step 700" in here.ok("why", "t")
     query = {"names": "loss", "x": "step", "from_step": "1", "to_step": "690", "buckets": "4000"}
-    (loss,) = here.get(f"/v1/runs/{quote(run['run_id'])}/series", **query)["series"]
+
+    def series() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = here.get(f"/v1/runs/{quote(run['run_id'])}/series", **query)["series"]
+        return found
+
+    wait_until(lambda: bool(series()), "the history has been written")
+    (loss,) = series()
     assert dict(zip(loss["x"], loss["y"], strict=True))[300] == 50.0

@@ -468,7 +468,7 @@ def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
 
     setting: Any = SimpleNamespace(
         library="keras",
-        strategy=SimpleNamespace(extended=SimpleNamespace()),
+        strategy=SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=1),
         report=lambda *_: None,
         rescue=SimpleNamespace(mark=mark, keep_metrics=lambda _, values: kept.append(values)),
         shrink=SimpleNamespace(scale=1.0, rate=1.0, advance=lambda _: None),

@@ -125,8 +125,11 @@ def _shown(key: str, value: Any) -> str | None:
     if key.endswith("_s") and isinstance(value, int | float):
         return duration(value)
     if is_dataclass(value):
-        known = [(field.name, getattr(value, field.name)) for field in fields(value)]
-        return ", ".join(f"{name} {item}" for name, item in known if item is not None)
+        known = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
+        return (
+            ", ".join(f"{name} {item}" for name, item, usual in known if item not in (None, usual))
+            or "all defaults"
+        )
     if isinstance(value, tuple | list):
         return ", ".join(str(item) for item in value)
     return str(value)

@@ -610,6 +610,13 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.SCRIPT,
+        (r"KeyError: 'ORCH_CHECKPOINT_DIR'",),
+        "the spec names no checkpoint directory, so there is no ORCH_CHECKPOINT_DIR",
+        "write `checkpoint:` with a `dir:` under `run:`, on a file system that all hosts share",
+        in_the_error_only=True,
+    ),
+    Signature(
+        Cause.SCRIPT,
         ("SyntaxError|IndentationError",),
         "the script is not valid for the Python on {host}",
         "try it there: `{python} -m py_compile SCRIPT`",

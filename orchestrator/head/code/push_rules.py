@@ -110,9 +110,7 @@ class Rules:
         name = os.path.basename(path)
         if _is_secret_name(name) or any(map(_is_secret_name, self._target(absolute))):
             return LeftOut(shown, "secret")
-        if name in CACHES or (
-            is_directory and any(os.path.exists(os.path.join(absolute, mark)) for mark in _MARKS)
-        ):
+        if name in CACHES or (is_directory and _is_of_this_machine(absolute)):
             return LeftOut(shown, "cache")
         if _is_of_orch(absolute, is_directory=is_directory):
             return LeftOut(shown, "orch")
@@ -208,6 +206,15 @@ def _is_secret_name(name: str) -> bool:
     if name in _HARMLESS or name.endswith(".pub"):
         return False
     return any(fnmatchcase(name, pattern) for pattern in SECRETS)
+
+
+def _is_of_this_machine(directory: str) -> bool:
+    if any(os.path.exists(os.path.join(directory, mark)) for mark in _MARKS):
+        return True
+    # What an agent keeps, where a host of the run is this machine, and its home is pushed.
+    return os.path.isdir(os.path.join(directory, "bundle")) and any(
+        name.startswith("machine.") for name in os.listdir(directory)
+    )
 
 
 def _is_of_orch(absolute: str, *, is_directory: bool) -> bool:

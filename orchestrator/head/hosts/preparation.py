@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from orchestrator.both.keras_versions import asks_for_legacy, unsupported
 from orchestrator.both.script import sources, surely_imported
-from orchestrator.both.tree_digest import LINK
+from orchestrator.both.tree_digest import DIRECTORY, LINK
 from orchestrator.checkpoints import share
 from orchestrator.checkpoints.places import SHARED_HINT
 from orchestrator.core import conflicts
@@ -355,7 +355,7 @@ def _push(link: Asks, run: Run, name: str, code: Snapshot | None) -> str:
                 "put the working directory back as it was; the host is asked again",
             )
         return run.code
-    by_digest = {file.sha256: file for file in code.files}
+    by_digest = {file.sha256: file for file in code.files if file.mode != DIRECTORY}
     order = CODE({**orders.run_fields(run), "files": list(code.files)})
     ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
     if ok["missing"]:

@@ -394,6 +394,7 @@ TEXTS: list[tuple[str, Cause, str]] = [
         Cause.SCRIPT,
         "are NaN or infinite (dense/kernel_0)",
     ),
+    ("KeyError: 'ORCH_CHECKPOINT_DIR'", Cause.SCRIPT, "the spec names no checkpoint directory"),
     ("train.py: error: unrecognized arguments: --epoch 3", Cause.SCRIPT, "unrecognized arguments: --epoch 3"),
     (
         "OSError: Unable to open file (unable to open file: name = 'w.h5', errno = 2, error message = 'No such file')",

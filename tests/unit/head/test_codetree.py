@@ -244,6 +244,7 @@ class TestLeftOut:
             tmp_path, "a.py", ".git/config", "b/__pycache__/a.pyc", ".mypy_cache/x", "node_modules/x/index.js"
         )
         write(tmp_path, "state/coordinator.lock", "state/secrets/run")
+        write(tmp_path, "host/machine.1", "host/bundle/x.pyz", "host/runs/t-1/log")
         write(tmp_path, "env/pyvenv.cfg", "env/lib/x.py", "conda/conda-meta/history", "conda/lib/y.py")
         assert paths(tmp_path) == ["a.py"]
         assert len(codetree.survey(str(tmp_path)).sentences()) == 1, "nobody misses these"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from orchestrator.both.tree_digest import digest_of
+from orchestrator.both.tree_digest import DIRECTORY, digest_of
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.state.host import Facts
@@ -84,7 +84,7 @@ class FakeLink:
 
     def on_code(self, order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
         files = [codetree.CodeFile(*entry) for entry in order["files"]]
-        missing = sorted({file[1] for file in files} - self.kept)
+        missing = sorted({file.sha256 for file in files if file.mode != DIRECTORY} - self.kept)
         return {"digest": digest_of(files), "missing": missing}
 
     def on_blob(self, order: Mapping[str, Any], blob: bytes) -> dict[str, Any]:
@@ -151,6 +151,13 @@ def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: 
     assert link.kept == contents
     sizes = [order["offset"] for order in link.asked if order["order"] == "blob"]
     assert max(sizes) == 2 * CHUNK_BYTES
+
+
+def test_an_empty_file_is_pushed_beside_an_empty_directory(workdir: Path) -> None:
+    link = FakeLink()
+    (workdir / "results").mkdir()
+    assert isinstance(made_ready(link, a_run(workdir)), HostPrepared)
+    assert hashlib.sha256(b"").hexdigest() in link.kept
 
 
 @pytest.mark.fault(62)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,9 @@ class Listed:
     """From the run before it of the same name."""
     other_code: bool | None
     """Whether its code differs from that run's; None: not known, or there is none before it."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    """As people have given it these."""
 
     def figure(self, key: str) -> float | None:
         """Return `step`, `restarts` or a metric; None if the run has none."""
@@ -58,11 +61,15 @@ class Listed:
         return {names.get(key, key): value for key, value in asdict(self).items()}
 
 
-def listed(environment: Environment, name: str | None = None) -> list[Listed]:
-    """Return all runs, or those of a name, newest first: running, ended, and those that have left the journal."""
+def listed(environment: Environment, name: str | None = None, tags: Collection[str] = ()) -> list[Listed]:
+    """Return all runs, or those of a name, newest first: running, ended, and those that have left the journal.
+
+    With `tags`, those that have all of these.
+    """
     from orchestrator.client.choice import no_such_run, runs_of
     from orchestrator.head.code.snapshots import Snapshots
     from orchestrator.head.journal import reading
+    from orchestrator.head.records import marks
 
     def left_out(run_id: str, error: OrchestratorError) -> None:
         environment.warn(f"{run_id} is left out: {error.message}")
@@ -82,11 +89,19 @@ def listed(environment: Environment, name: str | None = None) -> list[Listed]:
         last, before[one.run.plan.name] = before.get(one.run.plan.name), one.run
         code, older = codes[one.run.run_id], codes[last.run_id] if last is not None else None
         differ = code.digest != older.digest if code is not None and older is not None else None
-        rows.append(_row(one, last, now.get(one.run.run_id) or {}, other_code=differ))
-    return [row for row in rows[::-1] if name in (None, row.run_id, row.name)]
+        marked = marks.read(environment.paths.run_dir(one.run.run_id))
+        rows.append(_row(one, last, now.get(one.run.run_id) or {}, marked, other_code=differ))
+    return [row for row in rows[::-1] if name in (None, row.run_id, row.name) and set(tags) <= set(row.tags)]
 
 
-def _row(one: Kept, last: Run | None, live: Mapping[str, Any], *, other_code: bool | None) -> Listed:
+def _row(
+    one: Kept,
+    last: Run | None,
+    live: Mapping[str, Any],
+    marked: Mapping[str, Any],
+    *,
+    other_code: bool | None,
+) -> Listed:
     from orchestrator.core.differences import differences
 
     run = one.run
@@ -102,6 +117,8 @@ def _row(one: Kept, last: Run | None, live: Mapping[str, Any], *, other_code: bo
         cause=run.first_cause.sentence if run.first_cause is not None else None,
         differs=tuple(differences(last.submitted, run.submitted)) if last is not None else (),
         other_code=other_code,
+        tags=tuple(marked["tags"]),
+        note=marked["note"],
     )
 
 

@@ -27,6 +27,7 @@ _FOR_SCALE = "measured/"
         ("orch runs", "Show the newest runs"),
         ("orch runs mnist --sort=-val_accuracy", "Show the runs of one name, the best first"),
         ("orch runs mnist --where 'val_accuracy>0.9' --all", "Show which of them were good"),
+        ("orch runs --tag baseline", "Show the runs that were given this tag"),
         ("orch runs --json", "Print everything, for scripts"),
     ],
 )
@@ -45,22 +46,30 @@ _FOR_SCALE = "measured/"
     metavar="CONDITION",
     help="Only runs of which this is so, such as 'val_loss<0.1'.",
 )
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag (`orch tag`).")
 @click.option("--all", "every", is_flag=True, help="Show more than the first 20.")
 @json_option("Print a document with all of them.")
-def command(session: Session, name: str | None, key: str, conditions: tuple[str, ...], every: bool) -> None:
+def command(
+    session: Session,
+    name: str | None,
+    key: str,
+    conditions: tuple[str, ...],
+    tags: tuple[str, ...],
+    every: bool,
+) -> None:
     """Show the runs of this head node: when, how they ended, their last figures, and what differed.
 
     Without NAME: all runs. DIFFERS compares the spec and the code with the run before it of the same name; `orch diff`
     shows it in full. Works without a coordinator. Runs are kept until `orch rm` removes them.
     """
-    rows = ordered(chosen(listed(session, name), conditions), key)
+    rows = ordered(chosen(listed(session, name, tags), conditions), key)
     shown = rows if every else rows[:20]
     table = lines(shown, session.paint, session.width) if rows else []
     session.answer({"schema": 1, "runs": [row.document() for row in rows]}, *table)
     if session.wants_json:
         return
     if not rows:
-        session.say("No run fulfils that" if conditions else "No runs yet")
+        session.say("No run fulfils that" if conditions or tags else "No runs yet")
     if len(shown) < len(rows):
         session.say(f"{counted(len(rows) - len(shown), 'more run')}; --all shows them")
 
@@ -71,13 +80,13 @@ def lines(rows: Sequence[Listed], paint: Paint, width: int | None) -> list[str]:
     metrics = sorted(seen, key=lambda name: (not name.startswith("val_"), -seen[name], name))[:_METRICS_MAX]
     heads = {name: printable(name).upper() for name in metrics}
     return fitting(
-        ("RUN", "BEGAN", "PHASE", "STEP", "RESTARTS", *heads.values(), "DIFFERS"),
+        ("RUN", "BEGAN", "PHASE", "STEP", "RESTARTS", *heads.values(), "TAGS", "DIFFERS"),
         [_row(row, heads) for row in rows],
         paint,
         width=width,
         right=frozenset({"STEP", "RESTARTS", *heads.values()}),
         always=frozenset({"RUN", "PHASE"}),
-        drop=("RESTARTS", "BEGAN", *reversed(heads.values()), "DIFFERS", "STEP"),
+        drop=("RESTARTS", "BEGAN", "TAGS", *reversed(heads.values()), "DIFFERS", "STEP"),
         styles={(n, "PHASE"): phase_colours.style_of(row.phase) for n, row in enumerate(rows)},
     )
 
@@ -92,5 +101,6 @@ def _row(row: Listed, heads: dict[str, str]) -> dict[str, str]:
         "STEP": "-" if row.step is None else str(row.step),
         "RESTARTS": str(row.restarts),
         **figures,
+        "TAGS": ", ".join(row.tags) or "-",
         "DIFFERS": printable("; ".join(changes)) or "-",
     }

@@ -24,7 +24,7 @@ from orchestrator.cli.session import Session
 def command(
     session: Session, name: str, tags: tuple[str, ...], remove: tuple[str, ...], note: str | None
 ) -> None:
-    """Give a run tags and a note, and show them. The page's list finds runs by them.
+    """Give a run tags and a note, and show them. `orch runs` and the page's list find runs by them.
 
     Works without a coordinator, and for ended runs too. They are removed with the run, by `orch rm`.
     """

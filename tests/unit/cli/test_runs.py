@@ -133,3 +133,17 @@ def test_of_many_the_first_are_shown_and_a_damaged_one_is_named(orch: Desk, put:
         file.truncate(100)
     assert len(rows(orch)) == 24
     assert "a-20260101-000003 is left out: the record" in orch.said
+
+
+def test_a_run_is_found_by_its_tags(orch: Desk, put: Put) -> None:
+    for second in range(3):
+        put(f"mnist-20260101-00000{second}", loss=0.1)
+    assert orch("tag", "mnist-20260101-000001", "baseline", "paper", "--note", "the old data") == 0
+    (one,) = rows(orch, "--tag", "baseline", "--tag", "paper")
+    assert (one["run_id"], one["tags"], one["note"]) == (
+        "mnist-20260101-000001", ["baseline", "paper"], "the old data")  # fmt: skip
+    assert rows(orch, "--tag", "baseline", "--tag", "other") == []
+    assert orch("runs") == 0
+    head, *lines = orch.put_out.splitlines()[-4:]
+    assert "TAGS" in head
+    assert ["baseline, paper" in line for line in lines] == [False, True, False]

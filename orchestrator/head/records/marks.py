@@ -44,5 +44,6 @@ def change(
             hint="put the rest into a file",
         )
     made = {"tags": tags, "note": known["note"] if note is None else note}
+    os.makedirs(run_dir, mode=0o700, exist_ok=True)  # of a run that waits there is none yet
     durable.write_json(os.path.join(run_dir, FILE), made)
     return made

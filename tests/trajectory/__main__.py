@@ -216,14 +216,14 @@ def page(table: Path) -> str:
     whats, lines = scripts(), []
     order = list(whats)
     for key in sorted(newest, key=lambda key: (order.index(key[0]), key[2], key[1], key[3])):
-        (name, moment, replicas, _), row = key, newest[key]
+        (name, moment, replicas, seed), row = key, newest[key]
         end = _end(row)
         end = f"{end}: {', '.join(row['differing'])}" if row["differing"] else end
         said = row["said"].replace("|", "/")
         cells = [
             f"`{name}`",
             whats[name].rstrip("."),
-            moment,
+            moment if seed == 1 else f"{moment}, drawn by seed {seed}",
             str(replicas),
             said,
             end,

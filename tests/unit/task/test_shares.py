@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,14 @@ def of_size(monkeypatch: pytest.MonkeyPatch, metrics: int, averages: int, weight
     return len(told), len(of_averages)
 
 
+def test_averages_of_tf_keras_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(backup, "variables_of", lambda _: {"metrics": [Metric(0.0)]})
+    monkeypatch.setattr(shares, "statistics_of", lambda _: [Metric(0.0)])
+    told, averages = shares.told_of(SimpleNamespace(trainable_variables=[]), strategy(0, 2))
+    assert (len(told), len(averages)) == (1, 0)
+
+
 def test_what_is_large_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_size(monkeypatch, 4096, 0, 10) == (1, 1), "64 KiB for two replicas"
     assert of_size(monkeypatch, 4097, 0, 10) == (0, 0)
@@ -137,3 +146,81 @@ def test_what_is_large_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_size(monkeypatch, 2, 4095, 10) == (1, 0), "the figures are told all the same"
     assert of_size(monkeypatch, 2, 4095, 1_638_800) == (1, 1), "a hundredth of the weights' bytes"
     assert of_size(monkeypatch, 2, 4095, 1_638_700) == (1, 0)
+
+
+class Trainer:
+    """What Keras 3 has in its models."""
+
+    trainable_variables = (SimpleNamespace(dtype="float32"),)
+
+    def __init__(self, *metrics: Any) -> None:
+        self.metrics = metrics
+
+    def train_step(self) -> None:
+        """Train as Keras does."""
+
+    def compute_metrics(self) -> None:
+        """Count as Keras does."""
+
+
+class OwnStep(Trainer):
+    def train_step(self) -> None:
+        """Train as the script does."""
+
+
+class OwnFigures(Trainer):
+    def compute_metrics(self) -> None:
+        """Count as the script does."""
+
+
+class Mixed(Trainer):
+    trainable_variables = (SimpleNamespace(dtype="float32"), SimpleNamespace(dtype="float16"))
+
+
+def metric(module: str, **given: Any) -> Any:
+    """Return a metric whose class is of this module."""
+    return type("Metric", (), {"__module__": module, **given})()
+
+
+MEAN, OWN = metric("keras.src.metrics"), metric("__main__")
+WRAPPED = metric("keras.src.metrics", _fn=metric("__main__"))
+
+
+@pytest.mark.parametrize(
+    ("model", "are"),
+    [
+        (Trainer(MEAN), True),
+        (Trainer(SimpleNamespace(metrics=[MEAN, MEAN])), True),
+        (Trainer(MEAN, OWN), False),
+        (Trainer(SimpleNamespace(metrics=[MEAN, OWN])), False),
+        (Trainer(WRAPPED), False),
+        (OwnStep(MEAN), False),
+        (OwnFigures(MEAN), False),
+        (Mixed(MEAN), False),
+        (SimpleNamespace(metrics=[MEAN]), False),
+    ],
+)
+def test_shares_are_told_with_the_gradients_of_kerass_own_step_and_metrics(
+    monkeypatch: pytest.MonkeyPatch, model: Any, are: bool
+) -> None:
+    trainer = SimpleNamespace(TensorFlowTrainer=Trainer)
+    monkeypatch.setitem(sys.modules, "keras.src.backend.tensorflow.trainer", trainer)
+    assert Shares(strategy(0, 2), lambda: model, list).with_gradients(model) is are
+    monkeypatch.delitem(sys.modules, "keras.src.backend.tensorflow.trainer")
+    assert not Shares(strategy(0, 2), lambda: model, list).with_gradients(model), "tf_keras"
+
+
+def test_another_model_within_the_step_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = SimpleNamespace(TensorFlowTrainer=Trainer)
+    monkeypatch.setitem(sys.modules, "keras.src.backend.tensorflow.trainer", trainer)
+    fitted = Trainer(MEAN)
+    assert not Shares(strategy(0, 2), lambda: fitted, list).with_gradients(Trainer(MEAN))
+
+
+@pytest.mark.parametrize(("with_gradients", "averages"), [(True, 1), (True, 0), (False, 1)])
+def test_averages_are_known_where_they_are_told_with_the_gradients(
+    monkeypatch: pytest.MonkeyPatch, with_gradients: bool, averages: int
+) -> None:
+    monkeypatch.setattr(Shares, "with_gradients", lambda *_: with_gradients)
+    told = Shares(strategy(0, 2), lambda: ([], [Metric(0.0)] * averages), list)
+    assert told.has_averages() is (with_gradients and averages == 1)

@@ -593,6 +593,25 @@ def test_a_backup_holds_the_range_of_bfloat16_and_metrics_are_added_to_what_was_
     assert assigned == [pytest.approx(3e30, rel=0.01)]
 
 
+def test_a_complex_weight_keeps_both_parts_in_a_backup_and_is_not_saved_where_one_is_nan(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("h5py")
+    import numpy as np
+
+    weight = np.array([1 + 2j, -3.5j], "complex64")
+    for steps, value in ((1, weight), (2, weight * complex(1, np.nan))):
+        values = {transparent_backup.STEPS: steps, "model/00000": value}
+        transparent_backup.write(str(tmp_path), values, Position(0, steps))
+    found = transparent_backup.read(str(tmp_path))
+    assert found is not None
+    assert (found[0]["model/00000"].tolist(), found[0]["model/00000"].dtype) == (
+        weight.tolist(),
+        weight.dtype,
+    )
+    assert found[1].batch == 1
+
+
 def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_newer(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     import numpy as np

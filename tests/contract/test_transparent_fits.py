@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,24 +204,101 @@ def test_tensorflow_lists_files_in_one_order(tmp_path: Path, monkeypatch: pytest
     assert [Path(each.decode()).name for each in listed] == sorted(names)
 
 
-@pytest.mark.parametrize("freq", [1, 2, [1]])
-def test_a_restart_passes_over_what_validation_has_drawn_of_a_shuffle_that_it_shares(freq: Any) -> None:
-    import tensorflow as tf
+@pytest.mark.parametrize(
+    ("library", "freq", "kept"),
+    [
+        ("keras", 2, "known"),
+        ("keras", [1], "some steps"),
+        *[
+            (library, 1, kept)
+            for library in ("keras", "tf_keras")
+            for kept in ("known", "unknown", "drawn in Python")
+        ],
+    ],
+)
+def test_a_restart_passes_over_what_validation_has_drawn_of_a_shuffle_that_it_shares(
+    library: str, freq: Any, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keras, tf = pytest.importorskip(library), pytest.importorskip("tensorflow")
+    import numpy as np
 
-    def orders(resumes_at: int) -> list[list[int]]:
-        """Return the order of each epoch, of which those before the restart are only made."""
-        data = tf.data.Dataset.range(12).shuffle(12, seed=1)
-        training, course, found = data.take(8), replay.Course(0), []
-        course.validation, course.validation_freq = data.skip(8), freq
-        for epoch in range(4):
-            iterator = iter(training)
-            if epoch >= resumes_at:
-                found.append([int(each) for each in iterator])
-                if (epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq:
-                    found.append([int(each) for each in course.validation])
-            else:
-                course.pass_over_validation(epoch)
+    if library == "keras":
+        owner = importlib.import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator
+        adapters = importlib.import_module("keras.src.trainers.data_adapters.generator_data_adapter")
+        patched = [(owner, "__init__"), (owner, "_enumerate_iterator"), (adapters, "peek_and_restore")]
+        patched += [
+            (
+                sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"].PyDatasetAdapter,
+                "_standardize_batch",
+            )
+        ]
+    else:
+        adapters = importlib.import_module("tf_keras.src.engine.data_adapter")
+        owner = adapters.DataHandler
+        patched = [(owner, "__init__"), (owner, "enumerate_epochs")]
+        patched += [(keras.Model, "_maybe_load_initial_counters_from_ckpt")]
+        patched += [(sys.modules["tf_keras.src.utils.tf_utils"], "sync_to_numpy_or_python_type")]
+        patched += [
+            (each, "_peek_and_restore")
+            for each in (adapters.GeneratorDataAdapter, adapters.KerasSequenceAdapter)
+        ]
+    for place, name in patched:
+        monkeypatch.setattr(place, name, getattr(place, name))  # what is changed is put back
+    if library == "keras":
+        replay.install_keras3(owner)
+    else:
+        replay.install_keras2(keras.Model, owner)
+    given: dict[str, Any] = {"validation_freq": freq, "epochs": 4, "verbose": 0}
+    if kept == "some steps":
+        given |= {"validation_steps": 1}
+
+    def orders(resumes_at: int) -> list[list[float]]:
+        """Return the order of each epoch, and of its validation, from one on that a restart goes on with."""
+        chance, found = np.random.default_rng(5), []
+        data = (
+            tf.data.Dataset.range(24)
+            .shuffle(24, seed=1)
+            .map(lambda x: tf.reshape(tf.cast(x, "float32"), [1]))
+        )
+        if kept == "unknown":
+            data = data.filter(lambda x: x[0] > -1)
+        elif kept == "drawn in Python":
+            data = tf.data.Dataset.from_generator(
+                lambda: iter(chance.permutation(24).astype("float32").reshape(-1, 1)),
+                output_signature=tf.TensorSpec([1]),
+            )
+        validation = data.skip(16).map(lambda x: (x, x)).batch(4)
+
+        class Seen(keras.Model):  # type: ignore[misc, name-defined]
+            def train_step(self, data: Any) -> Any:
+                found.append([float(each[0]) for each in data[0]])
+                return {"loss": 0.0}
+
+            test_step = train_step
+
+            def call(self, x: Any) -> Any:
+                return x
+
+        class Leaps(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+            def on_train_begin(self, logs: Any = None) -> None:
+                del logs
+                course.leap(resumes_at, 0)
+                if library == "keras" and resumes_at:
+                    self.model._initial_epoch = resumes_at
+
+        model = Seen()
+        model.compile("sgd", "mse", run_eagerly=True)
+        course = replay.Course(0)
+        course.validation = replay.Validation(model, {"validation_data": validation, **given})
+        with course:
+            model.fit(
+                data.take(16).map(lambda x: (x, x)).batch(4),
+                validation_data=validation,
+                callbacks=[Leaps()],
+                **given,
+            )
         return found
 
     alone, resumed = orders(0), orders(2)
+    assert len(resumed) >= 8
     assert resumed == alone[-len(resumed) :]

@@ -89,8 +89,7 @@ def _wrapped(fit: Callable[..., Any], setting: Setting, files: Files, folder: st
             if setting.library == "tf_keras":
                 build(model, kwargs.get("x"), setting, kwargs.get("batch_size"))
             course = replay.Course(int(kwargs.get("initial_epoch") or 0), int(kwargs.get("workers") or 1))
-            course.validation = kwargs.get("validation_data")
-            course.validation_freq = kwargs.get("validation_freq") or 1
+            course.validation = replay.Validation(model, kwargs)
             saver = Saver(setting, course, given)
             kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
             saver.when_known = functools.partial(_known, saver, files)

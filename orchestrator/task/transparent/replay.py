@@ -35,9 +35,8 @@ class Course:
         """The first batch of a generator or Sequence, which Keras reads before it trains."""
         self.begins_with: list[list[float]] = []
         """The first global batch of each iterator over its data, summed up, and the kind: see `first_batch.py`."""
-        self.validation: Any = None
-        """The `tf.data` on which the epochs are validated, if they are: it may share a shuffle with the training's."""
-        self.validation_freq: Any = 1
+        self.validation: Validation | None = None
+        """What the epochs are validated on, if they are."""
         self.is_compared = False
         self.calls = 0
         """How many steps it has begun, since it began or went on."""
@@ -98,17 +97,10 @@ class Course:
         each = self.steps or 0
         return Passing(self.batch + each * self.epochs_done * reads_all)
 
-    def pass_over_validation(self, epoch: int) -> None:
+    def pass_over_validation(self, epoch: int, passing: Passing) -> None:
         """Do to what the validation of an epoch draws its order from what that has done."""
-        import tensorflow as tf
-
-        freq = self.validation_freq
-        is_due = (epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq
-        if is_due and isinstance(self.validation, tf.data.Dataset):
-            iterator = iter(self.validation)
-            if changes_when_read(self.validation):
-                for _ in iterator:
-                    pass
+        if self.validation is not None:
+            self.validation.pass_over(epoch, passing)
 
     @property
     def steps(self) -> int | None:
@@ -122,6 +114,74 @@ class Course:
     @property
     def epochs_done(self) -> int:
         return self.epoch - self.first_epoch
+
+
+class Validation:
+    """What a fit validates its epochs on. It may share a shuffle, or a generator's state, with the training data.
+
+    Keras makes a second iterator at each epoch's end where it knows the length, or goes on with the one that it has: so
+    the iterators of the epochs that are passed over are Keras's own, and the validation that follows goes on with them.
+    """
+
+    def __init__(self, model: Any, given: dict[str, Any]) -> None:
+        """Take the arguments of `fit` by name."""
+        self._model = model
+        self._given = given
+        self._reads_all: bool | None = None
+        """Whether an epoch's batches are read. Keras's length of what has none is wrong once it was read."""
+
+    def pass_over(self, epoch: int, passing: Passing) -> None:
+        """Read what an epoch's validation has read, as far as that may change what is read later."""
+        freq, data = self._given.get("validation_freq") or 1, self._given.get("validation_data")
+        is_due = (epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq
+        if data is None or isinstance(data, (tuple, list)) or not is_due:
+            return  # arrays are read in one order
+        with contextlib.suppress(StopIteration):
+            if hasattr(self._model, "metrics_variables"):
+                self._read_by_keras3(passing)
+            else:
+                self._read_by_keras2(passing)
+
+    def _read_by_keras3(self, passing: Passing) -> None:
+        model, given = self._model, self._given
+        iterator = model._eval_epoch_iterator
+        if iterator is None:
+            owner: Any = sys.modules["keras.src.backend.tensorflow.trainer"].TFEpochIterator
+            iterator = model._eval_epoch_iterator = owner(
+                x=given["validation_data"],
+                batch_size=given.get("validation_batch_size") or given.get("batch_size"),
+                distribute_strategy=model.distribute_strategy,
+                steps_per_execution=model.steps_per_execution,
+                steps_per_epoch=given.get("validation_steps"),
+                shuffle=False,
+            )
+        if self._reads_all is None:
+            self._reads_all = _reads_all(
+                iterator.data_adapter, iterator.steps_per_epoch, iterator.num_batches
+            )
+        with iterator.catch_stop_iteration():
+            for begin, end, batches in iterator._enumerate_iterator():
+                passing.pull(batches, end - begin + 1 if self._reads_all else 0)
+
+    def _read_by_keras2(self, passing: Passing) -> None:
+        model, given = self._model, self._given
+        if getattr(model, "_eval_data_handler", None) is None:
+            adapters: Any = sys.modules["tf_keras.src.engine.data_adapter"]
+            names = ("max_queue_size", "workers", "use_multiprocessing")
+            model._eval_data_handler = adapters.get_data_handler(
+                x=given["validation_data"],
+                batch_size=given.get("validation_batch_size") or given.get("batch_size"),
+                steps_per_epoch=given.get("validation_steps"),
+                model=model,
+                steps_per_execution=model._steps_per_execution,
+                **{name: given[name] for name in names if name in given},
+            )
+        handler = model._eval_data_handler
+        if self._reads_all is None:
+            anew = handler._adapter.should_recreate_iterator()
+            self._reads_all = _reads_all(handler._adapter, not anew, handler.inferred_steps)
+        for _, batches in handler.enumerate_epochs():
+            passing.pull(batches, (handler.inferred_steps or sys.maxsize) if self._reads_all else 0)
 
 
 class Passing:
@@ -220,7 +280,7 @@ def install_keras3(epoch_iterator: Any) -> None:
                 with self.catch_stop_iteration():
                     for begin, end, iterator in enumerate_steps(self):
                         passing.pull(iterator, end - begin + 1 if reads_all else 0)
-                course.pass_over_validation(epoch)
+                course.pass_over_validation(epoch, passing)
             steps = enumerate_steps(self)
             for begin, end, iterator in steps:
                 if end >= course.batch:
@@ -361,9 +421,10 @@ def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
         if anew:
             iterator = iter(handler._dataset)
         if epoch < course.epoch:
-            with passing, contextlib.suppress(StopIteration):
-                passing.pull(iterator, (handler.inferred_steps or sys.maxsize) if reads_all else 0)
-            course.pass_over_validation(epoch)
+            with passing:
+                with contextlib.suppress(StopIteration):
+                    passing.pull(iterator, (handler.inferred_steps or sys.maxsize) if reads_all else 0)
+                course.pass_over_validation(epoch, passing)
         else:
             within = course.batch if epoch == course.epoch else 0
             with passing:

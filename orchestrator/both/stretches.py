@@ -81,14 +81,14 @@ class Trail:
     def __init__(self) -> None:
         self.count = 0
         """How many values there were in all: by it a reader knows which rows it has."""
-        self._rows: list[tuple[float, Row]] = []
+        self._told: list[tuple[float, Row]] = []
         """Each with the time at which it came."""
-        self._told = 0
+        self._untold: list[tuple[float, Row]] = []
 
     def add(self, rows: list[Row], at: float, metrics: int) -> None:
         """Add the rows that follow. `metrics`: how many metrics share the room of a report."""
         self.count += sum(map(count, rows))
-        told, untold = self._rows[: self._told], self._rows[self._told :] + [(at, row) for row in rows]
+        told, untold = self._told, self._untold + [(at, row) for row in rows]
         while len(untold) > max(1, _UNTOLD_MAX // metrics):
             rows = halved([row for _, row in untold])
             untold = [(untold[2 * i][0], row) for i, row in enumerate(rows)]
@@ -96,16 +96,15 @@ class Trail:
         for i, (part, less_s) in enumerate(_COARSER):
             if i == 0 or len(told) > room:
                 told = _thinned(told, at, part, less_s)
-        told = told[-room:]
-        self._rows, self._told = told + untold, len(told)
+        self._told, self._untold = told[-room:], untold
 
     def told(self) -> None:
         """Note that a report with all of it is on its way."""
-        self._told = len(self._rows)
+        self._told, self._untold = self._told + self._untold, []
 
     def content(self) -> dict[str, Any]:
         """Return it as a report has it."""
-        return {"count": self.count, "rows": [row for _, row in self._rows]}
+        return {"count": self.count, "rows": [row for _, row in self._told + self._untold]}
 
 
 def _thinned(rows: list[tuple[float, Row]], at: float, part: int, less_s: float) -> list[tuple[float, Row]]:

@@ -137,9 +137,7 @@ class Batch:
         run_id = str(self.client.post("/v1/runs", body)["run_id"])
         ended = self._follow(run_id)
         say(f"{run_id}: {ended.get('phase')}: {ended.get('reason')}")
-        # Whether the run ended because its hosts were taken away, and not because of its user
-        is_taken = ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
-        time.sleep(LINGER_S if not is_taken else 0.0)
+        time.sleep(0.0 if is_taken(ended) else LINGER_S)
         keepers.stop()
         # End coordinator and keepers: a keeper ignores Slurm's warning, and would hold the job for KillWait
         if self._coordinator is not None:
@@ -151,16 +149,21 @@ class Batch:
             with contextlib.suppress(OrchestratorError, OSError):
                 transport.open(node, "kill -KILL $PPID").close()
         shutil.rmtree(self.environment.paths.runtime_dir, ignore_errors=True)
-        if is_taken and self.wish.get("requeue") and self._still_ours():
-            say("the job is queued again, and the run continues from its last checkpoint")
-            commands.call("scontrol", "requeue", self.job_id)
+        if self.is_queued_again(ended):
             time.sleep(60.0)
         _unlink(os.path.join(self.state_dir, SUBMITTED))
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
 
-    def _still_ours(self) -> bool:
-        """Return whether the job continues: it was not cancelled, and Slurm does not requeue it."""
-        return (commands.job(self.job_id) or {}).get("JobState") == "RUNNING"
+    def is_queued_again(self, ended: dict[str, Any]) -> bool:
+        """Queue the job again if its hosts were taken away and it wants that; return whether Slurm will end it."""
+        if not (is_taken(ended) and self.wish.get("requeue")):
+            return False
+        # Of a job that was cancelled, or that Slurm itself queues again, the state is another
+        if (commands.job(self.job_id) or {}).get("JobState") != "RUNNING":
+            return False
+        say("the job is queued again, and the run continues from its last checkpoint")
+        commands.call("scontrol", "requeue", self.job_id)
+        return True
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[Gpu, ...] | None]:
         """Return the GPUs that each node's keeper sees, by node. Nodes without a keeper in time are left out."""
@@ -222,6 +225,11 @@ class Batch:
             if not any(is_active(run) for run in runs_of(self.client) if run["run_id"] == run_id):
                 return
             time.sleep(_POLL_S)
+
+
+def is_taken(ended: dict[str, Any]) -> bool:
+    """Return whether a run ended because its hosts were taken away, and not because of its user."""
+    return ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
 
 
 def warnings(job_id: str) -> list[str]:

@@ -1,12 +1,14 @@
 """`python -m tests.mutants [PATH …] [--number N] [--seed SEED]`: mistakes are drawn, and the tests must find them.
 
 A PATH is a room of the package, a folder or a file; without one all rooms are hunted. `--write` writes docs/mutants.md.
-`--changed` draws only from the lines that differ from the commit of that page, and exits 1 where too few are found.
+`--changed` draws only from the lines that differ from the commit of that page, and exits 1 where too few are found;
+`--again` judges once more those that survived by that page.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -98,6 +100,18 @@ def _drawn(paths: list[str], changed: dict[str, set[int]] | None, seed: str) -> 
     return {room: drawn(all_, seed) for room, all_ in found.items()}
 
 
+_LINE = re.compile(r"^([^:]+):\d+ ")
+
+
+def _surviving(rooms: dict[str, list[Mistake]]) -> dict[str, list[Mistake]]:
+    """Return of them those that survived by docs/mutants.md, wherever their lines are by now."""
+    listed = re.findall(r"^- (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    names = {_LINE.sub(r"\1 ", name) for name in listed}
+    return {
+        room: [each for each in all_ if _LINE.sub(r"\1 ", str(each)) in names] for room, all_ in rooms.items()
+    }
+
+
 def _room_of(file: str, paths: list[str]) -> str | None:
     if not paths:
         return file.partition("/")[0] if "/" in file else None
@@ -115,6 +129,7 @@ def main() -> int:
     parser.add_argument(
         "--changed", action="store_true", help="only lines that changed since docs/mutants.md"
     )
+    parser.add_argument("--again", action="store_true", help="only those that survived by docs/mutants.md")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no other after so long")
     parser.add_argument("--write", action="store_true", help="write docs/mutants.md")
     asked = parser.parse_args()
@@ -126,6 +141,8 @@ def main() -> int:
         return 2
     changed = changed_since(page.commit()) if asked.changed else None
     mistakes = _drawn(asked.paths, changed, asked.seed)
+    if asked.again:
+        mistakes = _surviving(mistakes)
     draw = Draw(mistakes, asked.number, lines, asked.also)
     # Another draw, of more, says which files of tests have to be collected.
     preview = Draw(mistakes, 2 * asked.number, lines, asked.also)
@@ -140,7 +157,7 @@ def main() -> int:
             print(f"  survives: {survivor}")
     for room in draw.rooms.values():
         room.seed, room.commit = asked.seed, git("rev-parse", "HEAD").strip()
-    known = page.kept(draw.rooms)
+    known = page.kept({} if asked.again else draw.rooms)
     if asked.write:
         PAGE.write_text(page.text(known, git("rev-parse", "HEAD").strip()), encoding="utf-8")
     poor = [room for room in draw.rooms.values() if room.judged >= FEW and room.score < ENOUGH]

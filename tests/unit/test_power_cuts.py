@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.both import durable, hostdir, process
 from orchestrator.both.tree_digest import digest_of
+from orchestrator.both.within import Tree
 from orchestrator.checkpoints import claims, inventory, lineage, places, safe, seed, verify
 from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.node.paths import Paths
@@ -75,6 +76,29 @@ def test_a_file_is_the_old_or_the_new_one(root: Path, tmp_path: Path) -> None:
         assert durable.read_json(str(after / "file.json"))["value"] in (done, done + 1)
 
     each(tmp_path, power.cuts(root, lambda: write(1), lambda: write(2)), holds, least=8)
+
+
+@pytest.mark.parametrize("file", ["words", None])
+def test_a_tree_that_was_synced_and_renamed_is_there_and_no_descriptor_stays(
+    root: Path, tmp_path: Path, file: str | None
+) -> None:
+    def write() -> None:
+        (root / "made/deep").mkdir(parents=True)
+        if file is not None:
+            (root / "made/deep" / file).write_bytes(b"content")
+
+    def holds(after: Path, done: int) -> None:
+        if done >= 2:
+            place = after / ("made" if (after / "made").exists() else "kept") / "deep"
+            assert place.is_dir()
+            assert file is None or (place / file).read_bytes() == b"content"
+        assert done < 3 or not (after / "made").exists()
+
+    with Tree(str(root)) as tree:
+        before = len(os.listdir("/proc/self/fd"))
+        cuts = power.cuts(root, write, tree.sync, lambda: tree.rename("made", "kept"))
+        assert len(os.listdir("/proc/self/fd")) == before
+    each(tmp_path, cuts, holds, least=5)
 
 
 @pytest.mark.fault(68)

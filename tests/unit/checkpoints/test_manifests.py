@@ -26,6 +26,7 @@ def manifest(*files: tuple[str, int, list[str]], piece_bytes: int = 10) -> Manif
     [
         manifest(("x", 25, [A, A, B])),  # two pieces alike, and a shorter one
         manifest(("x", 20, [A, A]), ("y", 10, [A])),
+        manifest(("x", 25, [A, A, B]), ("y", 5, [B])),
         manifest(("empty", 0, [])),
         manifest(("x", 1, [A]), piece_bytes=1),
     ],

@@ -66,6 +66,12 @@ def test_tensors_of_two_shards_are_each_summed_in_their_own(tmp_path: Path) -> N
         path.write_bytes(whole)
 
 
+def test_a_bundle_without_tensors_is_whole(tmp_path: Path) -> None:
+    read = bundle(tmp_path, [b""], {})
+    read.check_tensors()
+    assert (read.entries, read.shards, read.data_bytes) == ({}, 1, 0)
+
+
 def test_a_shard_is_as_long_as_its_furthest_tensor(tmp_path: Path) -> None:
     """Which need not be the last by name."""
     rows = {"a": entry(b"b" * 12, at=8), "b": entry(b"a" * 8)}

@@ -26,6 +26,7 @@ from orchestrator.cli.options import parse_listen
 from orchestrator.client.exposition import families
 from orchestrator.core.errors import UsageError
 from orchestrator.page import metrics
+from orchestrator.page.serving import SILENT_MAX
 from orchestrator.page.serving import server as serving_of
 from orchestrator.protocol.limits import METRICS_MAX
 from tests.contract.fake_api import FakeApi, run_document, task_document
@@ -184,6 +185,20 @@ def test_two_thousand_connections_that_say_nothing_cost_no_threads_and_keep_nobo
         finally:
             for one in silent:
                 one.close()
+
+
+@pytest.mark.fault(52)
+def test_connections_that_have_gone_close_none_of_those_that_wait() -> None:
+    with (
+        serving(metrics.application(lambda: b"orch 1", "text/plain", "t0ken")) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=10) as waits,
+    ):
+        for _ in range(2 * SILENT_MAX):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as gone:
+                gone.shutdown(socket.SHUT_WR)
+                assert gone.recv(1) == b"", "the server has seen that it goes"
+        waits.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n")
+        assert waits.recv(12) == b"HTTP/1.1 200"
 
 
 def test_once_prints_it_and_a_taken_port_is_said(orch: Desk, api: FakeApi) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core import gang
+from orchestrator.core.actions import Note
 from orchestrator.core.measured import TaskMeasures
-from orchestrator.core.phases import rescue
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases import host_reports, rescue
 from orchestrator.core.plan import CheckpointPlan, TaskId
 from orchestrator.core.saving import Holds, Rescued
 from orchestrator.core.state.checkpoint import Checkpoint
@@ -185,3 +187,24 @@ def test_of_three_the_one_that_differs_is_named() -> None:
         "nothing was rescued: replicas have diverged: at step 241 the weights of worker:1 are not those of the other "
         "workers"
     )
+
+
+@pytest.mark.parametrize(
+    ("handed_over", "data"),
+    [
+        (Rescued(241, 0.3), {"global_step": 241, "took_s": 0.3}),
+        (Rescued(None, 0.0, "it is of no step"), {"why": "it is of no step"}),
+    ],
+)
+def test_what_was_handed_over_or_why_nothing_was_is_told_once_to_programs_too(
+    handed_over: Rescued, data: dict[str, object]
+) -> None:
+    run = training()
+    task = run.task(W0)
+    told = replace(task, progress=replace(task.progress, rescued=handed_over))
+    turn = Turn(run, 51.0)
+    host_reports._rescued(turn, None, told)
+    host_reports._rescued(turn, handed_over, told)
+    (note,) = turn.actions
+    assert isinstance(note, Note)
+    assert (note.kind, note.data) == (NoteKind.RESCUED, data)

@@ -121,6 +121,7 @@ def test_a_proxy_of_the_login_files_is_gone_around_between_the_hosts() -> None:
     assert env(both, order=order)["no_grpc_proxy"] == "10.0.0.1,10.0.0.2,x"
     assert env({"no_proxy": ".lab"})["no_proxy"] == ".lab"
     assert "no_grpc_proxy" not in env({"no_proxy": ".lab"})
+    assert env({"no_grpc_proxy": "x"})["no_grpc_proxy"] == "x"
 
 
 @pytest.mark.parametrize(

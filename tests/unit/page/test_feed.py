@@ -151,3 +151,39 @@ def test_who_has_looked_takes_no_place_of_who_looks() -> None:
         return was_full, feed.is_full
 
     assert asyncio.run(look()) == (True, False)
+
+
+class Archive(Told):
+    """The same, with a run that has left the journal."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.read: list[str] = []
+
+    def archived(self) -> dict[str, Any]:
+        return {"old": {"phase": "FAILED"}}
+
+    def archived_run(self, run_id: str) -> dict[str, Any]:
+        self.read.append(run_id)
+        return {**status(9.0, tasks=2, step=7)["runs"][0], "run_id": run_id}
+
+
+def test_a_run_that_has_left_the_journal_is_read_whole_for_those_who_look_at_it() -> None:
+    async def first(feed: Feed, run_id: str | None) -> dict[str, Any]:
+        view = feed.view(run_id, None)
+        message = await anext(view)
+        await cast("Any", view).aclose()
+        runs: dict[str, Any] = json.loads(message["data"])["runs"]
+        return runs["old"]
+
+    async def look() -> None:
+        source = Archive()
+        feed = Feed(cast("Source", source), poll_s=0.01)
+        assert await first(feed, None) == {"phase": "FAILED"}
+        assert source.read == []
+        assert set((await first(feed, "old"))["tasks"]) == {"worker:0", "worker:1"}
+        read = len(source.read)
+        assert await first(feed, "t") == {"phase": "FAILED"}, "nobody looks at it any more"
+        assert len(source.read) == read == 1
+
+    asyncio.run(look())

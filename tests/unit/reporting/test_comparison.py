@@ -106,6 +106,10 @@ def test_the_last_weights_are_compared_whole_and_named() -> None:
     assert (verdict.weights.value, verdict.weights.name) == (0.5, "b")
     assert verdict.compared == 1.0
     assert compare(one, one).compared == 0.0
+    assert compare(one, one, ([1.0, 1.0], [1.0])).compared == 0.0, (
+        "what is not of the same length says nothing"
+    )
+    assert compare(one, one, ([], [1.0])).compared == compare(one, one, ([1.0], [])).compared == 0.0
 
 
 def test_other_models_and_no_steps_cannot_be_compared() -> None:

@@ -340,6 +340,7 @@ FOUND = FirstCause(TaskId("worker", 0), 1, Cause.OOM, "it died")
             "given up",
         ),
         (run_in(Phase.FAILED, reason="no Python", first_cause=FOUND), None, "no Python"),
+        (run_in(Phase.FAILED, reason="it died; given up", reason_rest="given up"), None, "it died; given up"),
     ],
 )
 def test_what_the_reason_begins_with_is_told_apart_from_the_rest(

@@ -54,7 +54,7 @@ def test_half_of_a_generation_is_lost_where_the_next_one_resumes_from_half_of_it
 
 def test_what_lies_between_the_last_report_and_a_failure_is_training() -> None:
     """It was called stopping, before the failure had happened; longer than between two looks it is a standstill."""
-    for silent_s, stop_s in ((1.5, 5.0), (20.0, 25.0)):
+    for silent_s, stop_s in ((1.5, 5.0), (3.0, 5.0), (3.5, 8.5), (20.0, 25.0)):
         found = of(account(A_RESTART, now=1e9, moved={**MOVED, 1: Moved(125, 225 - silent_s, 1, 100)}))
         assert found.badput["stop"] == stop_s
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import SpecError
+from orchestrator.spec.diagnostics import shown, shown_key
 from orchestrator.spec.load import load_spec
 from tests.unit.spec.good_spec import GOOD, changed, diagnostics, host_b, run
 
@@ -426,3 +427,8 @@ def test_a_bomb_costs_less_than_a_second_and_200_mb(folder: Path, case: str) -> 
             break
     assert cpu_s < 1.0
     assert rss_kb < 200 * 1024
+
+
+def test_what_has_60_characters_is_shown_whole_and_more_is_cut_off() -> None:
+    assert (shown_key("k" * 60), shown("k" * 58)) == ("k" * 60, "'" + "k" * 58 + "'")
+    assert (shown_key("k" * 61), shown("k" * 59)) == ("k" * 60 + "…", "'" + "k" * 59 + "…")

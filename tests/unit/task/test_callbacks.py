@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.task.keras.callbacks import reporter
+from orchestrator.task.keras.optimizers import optimizers_of
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 
@@ -198,3 +199,9 @@ def test_a_model_of_two_optimizers_counts_both() -> None:
 
 def test_a_loop_that_gives_no_numbers_ends_nowhere() -> None:
     assert fit({}, [[0]]) == [None, None]
+
+
+def test_an_optimizer_under_two_names_is_one() -> None:
+    adam, other = (type("Optimizer", (), {"__module__": "keras.src"})() for _ in range(2))
+    model = SimpleNamespace(optimizer=adam, first=adam, later={"b": other, "a": adam}, once_more=[other])
+    assert optimizers_of(model) == {"optimizer": adam, "optimizer.later.b": other}

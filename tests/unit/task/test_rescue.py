@@ -420,6 +420,7 @@ def test_which_steps_are_made_atomic(change: dict[str, Any], replicas: int, why:
     assert (made.atomic(strategy, model, model.train_step) is not None) is (not change)
     made.mark(model, Position(0, 0), lambda _: {})
     assert made.refusal() == why
+    assert not rescue._several_steps(SimpleNamespace()), "who says nothing of it makes one"
     alone = SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=2)
     assert Rescue(None, "worker:0").atomic(alone, model, model.train_step) is None
 

@@ -1,4 +1,4 @@
-"""Processes that begin with TensorFlow or orch imported: forks of one that has done it, which a test process keeps.
+"""Processes that begin with TensorFlow or orch imported: forks of one that has done it, which all test processes share.
 
 An import of TensorFlow takes 5 seconds of CPU, and the tests start it hundreds of times. The runtime imports it at its
 gate, before the release, so a script that runs in a fork meets what it meets after the gate of a cold start.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -31,51 +32,69 @@ READ_LATE = re.compile(r"ORCH_.*|PYTEST_.*|TF_CONFIG|CUDA_VISIBLE_DEVICES|PYTHON
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
 
 SERVER = r"""
-import contextlib, gc, json, os, selectors, signal, socket, sys
-control = socket.socket(fileno=int(sys.argv[1]))
+import contextlib, gc, json, os, selectors, signal, socket, struct, sys
+listening = socket.socket(fileno=int(sys.argv[1]))
 gc.disable()
 for name in sys.argv[2:]:
     __import__(name)
 gc.enable()
 gc.freeze()
-children = {}
+children, controls = {}, set()
 woken, wake = os.pipe()
 for end in (woken, wake):
     os.set_blocking(end, False)
 signal.set_wakeup_fd(wake)
 signal.signal(signal.SIGCHLD, lambda *_: None)
 ready = selectors.DefaultSelector()
-ready.register(control, selectors.EVENT_READ)
+ready.register(listening, selectors.EVENT_READ)
 ready.register(woken, selectors.EVENT_READ)
-control.send(b"ready")
-while True:
-    readable = [key.fileobj for key, _ in ready.select()]
-    if woken in readable:
-        os.read(woken, 4096)
-        for pid in list(children):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                with children.pop(pid) as told, contextlib.suppress(OSError):  # nobody may want to know
-                    told.send(str(os.waitstatus_to_exitcode(status)).encode())
-    if control not in readable:
-        continue
-    asked, fds, _, _ = socket.recv_fds(control, 1 << 20, 4)
-    if not asked:
-        os._exit(0)
-    pid = os.fork()
-    if pid:
+
+def accept():
+    control, _ = listening.accept()
+    if struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] != os.getuid():
+        return control.close()
+    controls.add(control)
+    ready.register(control, selectors.EVENT_READ)
+    control.send(b"ready")
+
+def reap():
+    os.read(woken, 4096)
+    for pid in list(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with children.pop(pid) as told, contextlib.suppress(OSError):  # nobody may want to know
+                told.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+pid = 1
+while pid:
+    for key, _ in ready.select():
+        if key.fileobj is listening:
+            accept()
+            continue
+        if key.fileobj is woken:
+            reap()
+            continue
+        asked, fds, _, _ = socket.recv_fds(key.fileobj, 1 << 20, 4)
+        if not asked:
+            ready.unregister(key.fileobj)
+            controls.remove(key.fileobj)
+            key.fileobj.close()
+            if not controls:
+                os._exit(0)
+            continue
+        pid = os.fork()
+        if not pid:
+            break
         children[pid] = socket.socket(fileno=fds[0])
         with contextlib.suppress(OSError):
             children[pid].send(str(pid).encode())
         for fd in fds[1:]:
             os.close(fd)
-        continue
-    break
 asked = json.loads(asked)
 signal.set_wakeup_fd(-1)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 ready.close()
-for left in (control, *children.values()):
+for left in (listening, *controls, *children.values()):
     left.close()
 for fd in (woken, wake, fds[0]):
     os.close(fd)
@@ -94,7 +113,7 @@ if "numpy" in sys.modules:  # else each fork would draw the same
 sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 sys.argv = ["-c", *asked["args"]]
 code = asked["code"]
-del selectors, control, children, ready, readable, asked
+del selectors, struct, listening, controls, children, ready, key, accept, reap, pid, asked
 exec(code)
 """
 ALONE = (
@@ -239,21 +258,42 @@ class Forked:
 
 
 class Parent:
-    """A process that has imported these modules. It ends with this one, as its socket does."""
+    """A process that has imported these modules, which all test processes share. It ends with the last of them."""
 
     def __init__(self, python: str, *modules: str, env: dict[str, str]) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        what = python, *modules, *(f"{name}={value}" for name, value in sorted(_early(env).items()))
+        self._name = "\0orch-tests-" + _digest(*what)
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [python, "-c", SERVER, str(theirs.fileno()), *modules],
-            env=env,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        theirs.close()
-        assert self._control.recv(100) == b"ready", f"{modules} cannot be imported"
+        self._process: subprocess.Popen[bytes] | None = None  # None where another test process has started it
+        while not self._is_ready():
+            assert self._process is None, f"{modules} cannot be imported"
+            self._start(python, *modules, env=env)
+
+    def _is_ready(self) -> bool:
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.suppress(OSError):  # there is none, or it ends with the last that had used it
+            self._control.connect(self._name)
+            if self._control.recv(100) == b"ready":
+                return True
+        self._control.close()
+        return False
+
+    def _start(self, python: str, *modules: str, env: dict[str, str]) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            try:
+                listening.bind(self._name)
+            except OSError:  # another test process was first, and will listen
+                time.sleep(0.01)
+                return
+            listening.listen()
+            self._process = subprocess.Popen(
+                [python, "-c", SERVER, str(listening.fileno()), *modules],
+                env=env,
+                pass_fds=[listening.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
 
     def fork(
         self,
@@ -279,7 +319,14 @@ class Parent:
 
     def close(self) -> None:
         self._control.close()
-        self._process.wait(20)
+        if self._process is not None:
+            self._process.wait(20)
+
+
+def _digest(*what: str) -> str:
+    """Of this run of the tests, and of its control group: `tests.cpu_times` counts what each test process asks for."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    return hashlib.sha256("\n".join([run, Path("/proc/self/cgroup").read_text(), *what]).encode()).hexdigest()
 
 
 @functools.cache

@@ -55,6 +55,32 @@ def test_one_that_nobody_waits_for_ends_no_other(parent: Parent) -> None:
     assert parent.fork("print(2)", env={**os.environ}).communicate(timeout=60)[0] == "2\n"
 
 
+def test_test_processes_share_it_until_the_last_has_ended() -> None:
+    env = {**os.environ}
+    first, second = (Parent(sys.executable, "fractions", "decimal", env=env) for _ in range(2))
+    parents = [each.fork("import os; print(os.getppid())", env=env) for each in (first, second)]
+    (one, _), (two, _) = [each.communicate(timeout=60) for each in parents]
+    assert one == two
+    first._control.close()
+    assert second.fork("print(1)", env=env).communicate(timeout=60)[0] == "1\n"
+    second.close()
+    first.close()  # which has started it, and waits for its end
+    assert not os.path.exists(f"/proc/{int(one)}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NO ROOT: only root can become another user")
+def test_no_other_user_is_given_a_fork(parent: Parent) -> None:
+    code = (
+        "import os, socket, sys; os.setuid(int(sys.argv[2])); s = socket.socket(1, 5); "
+        "s.connect(chr(0) + sys.argv[1]); print(s.recv(100))"
+    )
+    for user, said in (("0", "b'ready'"), ("65534", "b''")):
+        asked = [sys.executable, "-c", code, parent._name[1:], user]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == said, done.stderr
+    assert parent.fork("print(1)", env={**os.environ}).communicate(timeout=60)[0] == "1\n"
+
+
 def test_it_has_the_other_end_of_a_socket(parent: Parent) -> None:
     ours, theirs = socket.socketpair()
     code = "import os, socket; socket.socket(fileno=int(os.environ['ORCH_FD'])).sendall(b'ready')"

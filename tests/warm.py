@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from tests.lean import python_for
+from tests.lean import ROOT, python_for
 
 CHOOSES_BEFORE_THE_IMPORT = re.compile(r"environ\[[^\]]+\] *=[^=]|environ\.(setdefault|update|pop)|putenv")
 """A script with this decides what an import of TensorFlow does: it gets a start of its own."""
@@ -159,11 +159,25 @@ def forked(
     """Run the code with the script's path and these arguments in a fork; without `stderr`, into a pipe."""
     is_legacy = LEGACY.items() <= _begins_with(env).items()
     parent = _parent(python_for(script), is_legacy=is_legacy)
-    return parent.fork(code, str(script), *args, env=env, cwd=cwd, stderr=stderr, link=link)
+    told = None if stderr is None else stderr.fileno()
+    return parent.fork(code, str(script), *args, env=env, cwd=cwd, stderr=told, link=link)
 
 
-COMMANDS = ("orchestrator.cli.main", "orchestrator.cli.commands.up", "orchestrator.head.coordinator.main")
-"""With what they import, most that any command needs: half a second of CPU, and the cluster tests give thousands."""
+COMMANDS = (
+    "orchestrator.cli.main",
+    "orchestrator.cli.commands.up",
+    "orchestrator.head.coordinator.main",
+    "tests.warm",
+)
+"""With what they import, most that any command needs: half a second of CPU, and a coordinator 1.5 s."""
+COMMAND = """
+import os, sys
+sys.path[:] = filter(None, sys.path)
+from tests.warm import coordinators_are_forks
+coordinators_are_forks({parent!r})
+from orchestrator.cli.main import main
+main()
+"""
 READ_BY_PYTHON = re.compile(r"PYTHON.*|LC_.*|LANG.*|LD_.*|MALLOC_.*|PATH")
 """Variables that Python reads when it starts. With others than ours a command gets a start of its own."""
 
@@ -171,12 +185,13 @@ READ_BY_PYTHON = re.compile(r"PYTHON.*|LC_.*|LANG.*|LD_.*|MALLOC_.*|PATH")
 def command(*arguments: str, env: dict[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
     """Run `orch` with these arguments in a fork of a process that has imported its modules.
 
-    A coordinator that it starts is a start of its own.
+    A coordinator that it starts is another fork of that process.
     """
     orch = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
     if _for_python(env) != _for_python(os.environ):
         return subprocess.run(orch, env=env, capture_output=True, text=True, timeout=timeout, check=False)
-    process = _commands().fork("from orchestrator.cli.main import main\nmain()", *arguments, env=env)
+    parent = _commands()
+    process = parent.fork(COMMAND.format(parent=parent.name), *arguments, env=env)
     try:
         out, err = process.communicate(timeout)
     except subprocess.TimeoutExpired:
@@ -185,19 +200,36 @@ def command(*arguments: str, env: dict[str, str], timeout: float) -> subprocess.
     return subprocess.CompletedProcess(orch, process.wait(), out, err)
 
 
+def coordinators_are_forks(parent: str) -> None:
+    """Let this process start coordinators as forks of the parent with that name, in a session of their own."""
+    from types import SimpleNamespace
+
+    from orchestrator.client import starting
+
+    def start(command: list[str], *, stdout: int, env: dict[str, str], cwd: str, **given: object) -> object:
+        usual = starting.coordinator_command()
+        if command[: len(usual)] != usual:
+            return subprocess.Popen(command, stdout=stdout, env=env, cwd=cwd, **given)  # type: ignore[call-overload]
+        code = "import os\nos.setsid()\n" + COMMAND.format(parent=parent)
+        words = command[usual.index("coordinator") :]
+        return Parent(parent).fork(code, *words, env=env, cwd=Path(cwd), stdout=stdout, stderr=stdout)
+
+    vars(starting)["subprocess"] = SimpleNamespace(DEVNULL=subprocess.DEVNULL, Popen=start)
+
+
 def _for_python(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if READ_BY_PYTHON.fullmatch(name)}
 
 
 @functools.cache
 def _commands() -> Parent:
-    return Parent(sys.executable, *COMMANDS, env=dict(os.environ))
+    return SharedParent(sys.executable, *COMMANDS, env=dict(os.environ))
 
 
 class Forked:
     """What the tests need of subprocess.Popen, of a process whose parent is another one."""
 
-    def __init__(self, pid: int, told: socket.socket, stdout: IO[str], stderr: IO[str] | None) -> None:
+    def __init__(self, pid: int, told: socket.socket, stdout: IO[str] | None, stderr: IO[str] | None) -> None:
         self.pid = pid
         self.stdout, self.stderr = stdout, stderr
         self.returncode: int | None = None
@@ -258,42 +290,15 @@ class Forked:
 
 
 class Parent:
-    """A process that has imported these modules, which all test processes share. It ends with the last of them."""
+    """A process that has imported, by the name of its socket."""
 
-    def __init__(self, python: str, *modules: str, env: dict[str, str]) -> None:
-        what = python, *modules, *(f"{name}={value}" for name, value in sorted(_early(env).items()))
-        self._name = "\0orch-tests-" + _digest(*what)
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None  # None where another test process has started it
-        while not self._is_ready():
-            assert self._process is None, f"{modules} cannot be imported"
-            self._start(python, *modules, env=env)
-
-    def _is_ready(self) -> bool:
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with contextlib.suppress(OSError):  # there is none, or it ends with the last that had used it
-            self._control.connect(self._name)
-            if self._control.recv(100) == b"ready":
-                return True
-        self._control.close()
-        return False
-
-    def _start(self, python: str, *modules: str, env: dict[str, str]) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            try:
-                listening.bind(self._name)
-            except OSError:  # another test process was first, and will listen
-                time.sleep(0.01)
-                return
-            listening.listen()
-            self._process = subprocess.Popen(
-                [python, "-c", SERVER, str(listening.fileno()), *modules],
-                env=env,
-                pass_fds=[listening.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        self._control.connect("\0" + name)
+        if self._control.recv(100) != b"ready":
+            raise ConnectionResetError(f"{name} has just ended")
 
     def fork(
         self,
@@ -301,12 +306,12 @@ class Parent:
         *args: str,
         env: dict[str, str],
         cwd: Path | None = None,
-        stderr: IO[bytes] | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
         link: socket.socket | None = None,
     ) -> Forked:
-        """Run the code as `python -c CODE ARGS…` would; `link` becomes its ORCH_FD."""
-        out, theirs_out = os.pipe()
-        err, theirs_err = (-1, os.dup(stderr.fileno())) if stderr is not None else os.pipe()
+        """Run the code as `python -c CODE ARGS…` would; without files, into pipes. `link` becomes its ORCH_FD."""
+        (out, theirs_out), (err, theirs_err) = map(_ends, (stdout, stderr))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = [theirs.fileno(), theirs_out, theirs_err, *([link.fileno()] if link is not None else [])]
         asked = {"code": code, "args": args, "env": env, "cwd": str(cwd or Path.cwd())}
@@ -315,10 +320,54 @@ class Parent:
         for fd in (theirs_out, theirs_err):
             os.close(fd)
         theirs.close()
-        return Forked(int(ours.recv(100)), ours, os.fdopen(out), os.fdopen(err) if err >= 0 else None)
+        return Forked(int(ours.recv(100)), ours, out, err)
 
     def close(self) -> None:
         self._control.close()
+
+
+def _ends(file: int | None) -> tuple[IO[str] | None, int]:
+    """Return what is read here, if anything, and where a fork writes."""
+    if file is not None:
+        return None, os.dup(file)
+    ours, theirs = os.pipe()
+    return os.fdopen(ours), theirs
+
+
+class SharedParent(Parent):
+    """One that has imported these modules, for all test processes of this run. It ends with the last of them."""
+
+    def __init__(self, python: str, *modules: str, env: dict[str, str]) -> None:
+        what = python, *modules, *(f"{name}={value}" for name, value in sorted(_early(env).items()))
+        name = "orch-tests-" + _digest(*what)
+        self._process: subprocess.Popen[bytes] | None = None  # None where another test process has started it
+        while True:
+            try:
+                return super().__init__(name)
+            except OSError:  # there is none, or it ends with the last that has used it
+                assert self._process is None, f"{modules} cannot be imported"
+            self._start(name, python, *modules, env=env)
+
+    def _start(self, name: str, python: str, *modules: str, env: dict[str, str]) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            try:
+                listening.bind("\0" + name)
+            except OSError:  # another test process was first, and will listen
+                time.sleep(0.01)
+                return
+            listening.listen()
+            self._process = subprocess.Popen(
+                [python, "-c", SERVER, str(listening.fileno()), *modules],
+                env=env,
+                cwd=ROOT,
+                pass_fds=[listening.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def close(self) -> None:
+        super().close()
         if self._process is not None:
             self._process.wait(20)
 
@@ -332,4 +381,4 @@ def _digest(*what: str) -> str:
 @functools.cache
 def _parent(python: str, *, is_legacy: bool) -> Parent:
     early = {**_early(_usual()), **(LEGACY if is_legacy else {}), "CUDA_VISIBLE_DEVICES": ""}
-    return Parent(python, "numpy", "tensorflow", "tf_keras" if is_legacy else "keras", env=early)
+    return SharedParent(python, "numpy", "tensorflow", "tf_keras" if is_legacy else "keras", env=early)

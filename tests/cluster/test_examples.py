@@ -46,8 +46,15 @@ ROWS: list[tuple[str, str, str]] = [
 """A spec, arguments that make it short, and what it says in the end."""
 
 LONG = {
+    "digits_mirrored",
+    "fault_tolerance",
     "model_parallel",
+    "model_parallel_three",
     "monitored_session",
+    "big_dense",
+    "custom_training",
+    "transparent",
+    "images_per_second",
     "digits_single",
     "checkpoint_manager",
     "tf_keras_backup",
@@ -55,7 +62,7 @@ LONG = {
     "central_storage",
     "mnist",
 }
-"""Their scripts are run by other tests too, or by the spec with more devices."""
+"""What differs from the others, or from other tests that train under a coordinator, in the script alone."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +98,7 @@ def test_a_spec_that_users_are_shown_runs_to_its_end(here: Cluster, name: str, a
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param((28, 28), id="as MNIST has them"),
+        pytest.param((28, 28), id="as MNIST has them", marks=pytest.mark.long),
         pytest.param((32, 32, 3), id="as CIFAR-10 has them", marks=pytest.mark.long),
     ],
 )

@@ -35,7 +35,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_ranks_of_jax_train_and_a_killed_one_takes_all_back_to_rank_0s_checkpoint(
     local_cluster: Cluster, compiled: dict[str, str], layout: str
 ) -> None:
-    cluster, epochs = local_cluster, 40
+    cluster, epochs = local_cluster, 20
     env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2", **compiled, **FLAGS.get(layout, {})}
     ranks = RANKS[layout]
     spec = cluster.spec(

@@ -78,6 +78,7 @@ def test_each_worker_loads_what_the_chief_has_saved_before_and_after_a_kill(
     assert ends_alike(started(gang, tmp_path, 2), 2) >= 3
 
 
+@pytest.mark.long  # test_transparent.py has what all workers read of a transparent run, and of Keras 3
 def test_a_worker_of_a_transparent_run_finds_what_it_has_saved_below_its_checkpoint_directory(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

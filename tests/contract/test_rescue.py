@@ -34,7 +34,8 @@ OPTIONS = {
 CALLBACK = SCRIPT.parents[1] / "saving" / "rescued.py"
 OWN = OPTIONS | {"transparent": False}
 KILLED = [
-    pytest.param(SCRIPT, [], OPTIONS, 0, id="the chief"),
+    # The chief is also killed with the callback, and a transparent run is handed over in test_trajectory.py.
+    pytest.param(SCRIPT, [], OPTIONS, 0, id="the chief", marks=pytest.mark.long),
     pytest.param(SCRIPT, [], OPTIONS, 1, id="a worker", marks=pytest.mark.long),
     pytest.param(WITH_TF_KERAS, [SCRIPT.name], OPTIONS, 0, id="the chief, tf_keras", marks=pytest.mark.long),
     *(

@@ -200,6 +200,7 @@ def test_what_keras_saves_is_read_at_its_path_by_all_workers_and_after_a_restart
     assert "not the chief" not in said(second, 0)
 
 
+@pytest.mark.long  # tests/cluster/test_curves.py asks it of two workers too
 def test_profiles_are_taken_by_the_chief_alone(gang: Callable[..., Gang], tmp_path: Path) -> None:
     """Without that, TensorFlow crashes the second worker after some twenty of these 150 profiles."""
     profiles, directories = tmp_path / "profiles", [tmp_path / "0", tmp_path / "1"]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import ALONE, LEGACY, Parent, command, suits
+from tests.warm import ALONE, LEGACY, Parent, SharedParent, command, suits
 
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
-    made = Parent(sys.executable, "fractions", env={**os.environ})
+    made = SharedParent(sys.executable, "fractions", env={**os.environ})
     yield made
     made.close()
 
@@ -39,6 +39,7 @@ def test_it_has_its_own_arguments_environment_directory_and_end(parent: Parent, 
 
 def test_it_is_killed_and_waited_for(parent: Parent) -> None:
     fork = parent.fork("import signal; print('up', flush=True); signal.pause()", env={**os.environ})
+    assert fork.stdout is not None
     assert fork.stdout.readline() == "up\n"
     assert fork.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
@@ -53,6 +54,32 @@ def test_one_that_nobody_waits_for_ends_no_other(parent: Parent) -> None:
     forgotten._told.close()
     assert parent.fork("print(1)", env={**os.environ}).communicate(timeout=60)[0] == "1\n"
     assert parent.fork("print(2)", env={**os.environ}).communicate(timeout=60)[0] == "2\n"
+
+
+def test_test_processes_share_it_until_the_last_has_ended() -> None:
+    env = {**os.environ}
+    first, second = (SharedParent(sys.executable, "fractions", "decimal", env=env) for _ in range(2))
+    parents = [each.fork("import os; print(os.getppid())", env=env) for each in (first, second)]
+    (one, _), (two, _) = [each.communicate(timeout=60) for each in parents]
+    assert one == two
+    first._control.close()
+    assert second.fork("print(1)", env=env).communicate(timeout=60)[0] == "1\n"
+    second.close()
+    first.close()  # which has started it, and waits for its end
+    assert not os.path.exists(f"/proc/{int(one)}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NO ROOT: only root can become another user")
+def test_no_other_user_is_given_a_fork(parent: Parent) -> None:
+    code = (
+        "import os, socket, sys; os.setuid(int(sys.argv[2])); s = socket.socket(1, 5); "
+        "s.connect(chr(0) + sys.argv[1]); print(s.recv(100))"
+    )
+    for user, said in (("0", "b'ready'"), ("65534", "b''")):
+        asked = [sys.executable, "-c", code, parent.name, user]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == said, done.stderr
+    assert parent.fork("print(1)", env={**os.environ}).communicate(timeout=60)[0] == "1\n"
 
 
 def test_it_has_the_other_end_of_a_socket(parent: Parent) -> None:
@@ -100,6 +127,22 @@ def test_a_command_in_a_fork_says_and_ends_as_one_with_a_start_of_its_own(tmp_pa
         alone = command(*arguments, env={**env, "PYTHONHASHSEED": "1"}, timeout=60)
         assert vars(forked) == vars(alone)
         assert (forked.returncode, bool(forked.stdout), bool(forked.stderr)) == (code, not code, bool(code))
+
+
+def test_a_coordinator_is_a_fork_too_and_outlives_the_command_that_has_started_it(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        env = {**os.environ, "ORCH_STATE_DIR": str(tmp_path / "state"), "ORCH_RUNTIME_DIR": short}
+        started = command("coordinator", "start", "--json", env=env, timeout=60)
+        try:
+            pid = int(json.loads(started.stdout)["pid"])
+            assert b"import contextlib" in Path(f"/proc/{pid}/cmdline").read_bytes(), (
+                "it has not begun with Python"
+            )
+            assert (os.getsid(pid), os.readlink(f"/proc/{pid}/cwd")) == (pid, str(tmp_path / "state"))
+            log = str(tmp_path / "state" / "coordinator.log")
+            assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)] == ["/dev/null", log, log]
+        finally:
+            assert command("coordinator", "stop", env=env, timeout=60).returncode == 0
 
 
 def test_a_command_for_which_python_is_told_otherwise_has_a_start_of_its_own(tmp_path: Path) -> None:

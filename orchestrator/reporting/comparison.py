@@ -132,7 +132,7 @@ def compare(
     )
     cause, why = _cause(alone, together, parted, tolerance) if parted is not None else (None, "")
     loss, weights = _loss(alone, together), _weights(alone, together, last)
-    kept = last[0] and len(last[0]) == len(last[1])
+    kept = len(last[0]) == len(last[1]) > 0
     return Verdict(
         steps=steps,
         replicas=together.replicas,

@@ -1,7 +1,8 @@
 """`python -m tests.mutants.known [NAME …]`: mistakes that were once made, or nearly; the tests must find each.
 
 The simulator hunts them; what it has no part of is hunted by the tests that a mistake names. Unit tests find theirs in
-forks of one pytest; all others, and those that start processes or read sources, in a copy of the tree. That the mutant
+forks of one pytest, and the simulator in forks of this process; all others, and those that start processes or read
+sources, in a copy of the tree. That the mutant
 only crashes is no catch: a rule must be broken, a transcript read otherwise, or an assertion fail. Exit 1 with the
 names of those that survive, or whose old text is not there any more.
 """
@@ -9,9 +10,12 @@ names of those that survive, or whose old text is not there any more.
 from __future__ import annotations
 
 import ast
+import logging
+import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -27,6 +32,7 @@ import tomllib
 
 from tests.mutants import hunting
 from tests.mutants.drawing import PRODUCT, ROOT
+from tests.sim import __main__ as simulator
 from tests.sim.__main__ import BROKEN
 
 TIMEOUT_S = 600.0
@@ -172,6 +178,46 @@ def in_forks(mutants: list[Known]) -> Iterator[Verdict]:
             yield Verdict(of[verdict.mutant.name], verdict.by, "", verdict.took_s)
 
 
+def played(mutants: list[Known]) -> Iterator[Verdict]:
+    """Hunt those that the simulator must find, each in a fork of this process, and yield those that can be made so."""
+    here = [mutant for mutant in mutants if not mutant.tests and not mutant.imports]
+    logging.disable(logging.CRITICAL)
+    with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
+        for mutant, found in zip(here, pool.imap(_played_here, here, chunksize=1), strict=True):
+            if found is not None:
+                yield Verdict(mutant, *found)
+    logging.disable(logging.NOTSET)
+
+
+def _played_here(mutant: Known) -> tuple[str, str, float] | None:
+    """Return the seed and its broken rule, or nothing and why, and the time; None where it cannot be made here."""
+    made = mutant.made_in((PRODUCT / mutant.file).read_text(encoding="utf-8"))
+    if made is None:
+        return None
+    tree = partial(ast.parse, made)
+    if not hunting.make(hunting.Mutant(mutant.name, mutant.file, tree, ()), hunting.live_functions()):
+        return None
+    began, crashed = time.monotonic(), ""
+    signal.signal(signal.SIGPROF, _too_slow)
+    signal.setitimer(signal.ITIMER_PROF, TIMEOUT_S)  # of this fork's CPU, however many want a core
+    for seed in range(mutant.first, mutant.first + mutant.seeds):
+        result = simulator.play(seed, kind=mutant.kind)
+        if result.check not in (None, simulator.CRASH):
+            return f"{seed} ({result.check})", "", time.monotonic() - began
+        crashed = crashed or (result.sentence if result.check else "")
+        if time.process_time() > TIMEOUT_S:
+            return "", TOO_SLOW, time.monotonic() - began
+    return (
+        "",
+        f"it only crashes: {crashed}" if crashed else "no seed breaks a rule",
+        time.monotonic() - began,
+    )
+
+
+def _too_slow(*_: object) -> None:
+    raise TimeoutError(TOO_SLOW)
+
+
 def main(names: list[str]) -> int:
     """Hunt all, or those whose name begins with one of these."""
     chosen = [m for m in load() if not names or any(m.name.startswith(name) for name in names)]
@@ -184,7 +230,7 @@ def main(names: list[str]) -> int:
             survivors.append(verdict.mutant.name)
 
     done = set()
-    for verdict in in_forks(chosen):
+    for verdict in chain(in_forks(chosen), played(chosen)):
         tell(verdict)
         done.add(verdict.mutant.name)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

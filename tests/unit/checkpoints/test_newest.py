@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.both import newest
 from orchestrator.checkpoints import discovery, inventory, places, safe, seed, verify
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from tests.unit.checkpoints import saved
@@ -190,3 +191,9 @@ def test_the_head_keeps_and_hands_out_the_furthest_copy_too(tmp_path: Path) -> N
 def test_units_tell_their_steps_without_being_read(tmp_path: Path) -> None:
     saved.npz(gen(tmp_path, 1) / "model-7.npz", 700, more=np.zeros(3))
     assert [unit.global_step for unit in saved.found(gen(tmp_path, 1)).units] == [700]
+
+
+def test_what_is_not_recorded_of_a_checkpoint_counts_as_the_oldest() -> None:
+    of_generation, of_step, of_time = {"generation": 1}, {"global_step": 0}, {"saved_at": 1.0}
+    about: list[dict[str, Any]] = [of_generation, of_step, of_time, {}]
+    assert sorted(about, key=newest.across) == [{}, of_time, of_step, of_generation]

@@ -8,7 +8,10 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
+from orchestrator.core.causes import Cause
+from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostUp, Submitted
+from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.phases.lifecycle import silent_at
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.state.host import Link
@@ -64,3 +67,14 @@ def test_an_end_that_was_ordered_gives_no_host_up_sooner_than_its_silence_would(
     stop_all(turn, Intent.KILL, "killed")
     grace_s = turn.run.plan.timing.kill_grace_s
     assert turn.run.within(Stopping).deadline_at == 100.0 + grace_s + SWEEP_WAIT_S, "a person waits"
+
+
+def test_what_was_told_of_a_tasks_end_stays_known_when_its_host_is_lost() -> None:
+    run = new_run("t", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0)
+    task = replace(run.tasks[0], exit=Exit(Cause.HOST_LOST, code=137, at=4.0))
+    turn = Turn(run.with_task(task), 9.0)
+    lose(turn, task)
+    lose(turn, run.tasks[1])
+    known, unknown = (task.exit for task in turn.run.tasks)
+    assert (known and known.code, known and known.at) == (137, 4.0)
+    assert unknown == Exit(Cause.HOST_LOST, at=9.0)

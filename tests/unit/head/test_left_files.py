@@ -114,3 +114,11 @@ def test_a_fetch_is_under_way_from_the_first_question_to_its_end_or_failure(run:
     assert seen == [True] * 3
     assert not kept.is_fetching(run.run_id)
     assert known(run, kept)["problems"] == ["a: a went away"]
+
+
+def test_a_host_on_which_no_task_was_started_is_not_asked(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    begun = replace(run, tasks=tuple(replace(task, generation=0) for task in run.tasks))
+    kept.end(Host({"model.keras": b"weights"}), begun, "a")
+    kept.end(Host({"model.keras": b"weights"}), run, "elsewhere")
+    assert not (tmp_path / "t-outputs").exists()

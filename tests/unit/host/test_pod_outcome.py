@@ -61,7 +61,7 @@ def test_the_exit_code_says_what_follows(task: Task, stopped: str | None, code: 
 def test_a_standstill_is_judged_by_the_pace_so_far() -> None:
     pace = Pace({"stall_after_s": None, "stall_floor_s": 60.0, "stall_factor": 10.0})
     assert pace.standstill_s(1000.0) is None  # before the first step nothing is known
-    for step, at in ((1, 0.0), (2, 20.0), (3, 30.0)):
+    for step, at in ((1, 0.0), (2, 20.0), (3, 30.0), (None, 100.0), (3, 150.0)):
         pace.heard(step, at)
     assert pace.limit_s() == 200.0
     assert pace.standstill_s(229.0) is None

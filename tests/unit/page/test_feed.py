@@ -61,6 +61,9 @@ def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> N
     moved = [name for name in run["tasks"] if run["tasks"][name] != first["runs"]["t"]["tasks"][name]]
     assert moved == [], "a jitter of a second is no news"
     assert difference(first, steady(status(110.0, tasks=3, step=1), later))["runs"]["t"]["tasks"]
+    unheard = status(102.0, tasks=1, step=1)
+    unheard["runs"][0]["tasks"][0]["heartbeat_age_s"] = None
+    assert steady(unheard, later)["runs"]["t"]["tasks"]["worker:0"]["heartbeat_time"] is None
 
 
 def test_200_tasks_that_train_cost_a_few_kilobytes_a_second() -> None:
@@ -144,6 +147,7 @@ def test_who_has_looked_takes_no_place_of_who_looks() -> None:
         feed = Feed(cast("Source", source), poll_s=0.01)
         views = [feed.view("t", None, shows_env=False) for _ in range(VIEWERS_MAX)]
         for view in views:
+            assert not feed.is_full
             await anext(view)
         was_full = feed.is_full
         for view in views:

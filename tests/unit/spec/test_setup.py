@@ -53,6 +53,7 @@ def test_the_same_content_is_the_same_environment_and_all_of_it_counts(tmp_path:
         ("six\n./dist/x.whl\n", "requirements.txt:2: './dist/x.whl' lies on the head node only"),
         ("--find-links=wheels\n", "is a directory of the head node: `offline: true`"),
         ("-r none.txt\n", "none.txt cannot be read: No such file or directory"),
+        ("-r .\n", "is not a regular file"),
     ],
 )
 def test_what_the_hosts_cannot_install_is_refused_with_its_line(

@@ -254,8 +254,9 @@ weight and of each variable of the optimizer, the learning rate, History, what c
 tables. *equal* is to the last bit. Where it is not, what differs is named, and by how much: `history.loss.0`, say, is
 the figure of the epoch that was interrupted, and `table.2` its row in a CSVLogger's file. In a `train_step` of the
 script's own (`own_step`), a worker that dies between two steps takes its share of that figure's last step along, which
-is taken to be the survivor's ([why](rescue.md#for-whom-and-for-whom-not)). Before commit e5844c86 that was so in Keras's
-own step, too, and moving averages (`weights.5`, `weights.6`) were the survivor's. All other weights, the optimizers, learning rates, callbacks, and how often each example was trained, were equal in all rows.
+is taken to be the survivor's ([why](rescue.md#for-whom-and-for-whom-not)). Before commit e5844c86 that was so in
+Keras's own step, too, and moving averages (`weights.5`, `weights.6`) were the survivor's. All other weights, the
+optimizers, learning rates, callbacks, and how often each example was trained, were equal in all rows.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

@@ -251,13 +251,12 @@ HEAD = """# The same training: what was tried
 once, at the moment that the row says; the survivor hands over or not, and the next generation trains to the end. Then
 all is compared with a run that nothing disturbed, on both workers: how often each example was trained, CRC-32 of each
 weight and of each variable of the optimizer, the learning rate, History, what callbacks have counted, and rows of
-tables. *equal* is to the last bit. Where it is not, what differs is named, in newer rows with by how much:
-`history.loss.0`, say, is the figure of the epoch that was interrupted, and `table.2` its row in a CSVLogger's file: in
-a `train_step` of the script's own, a worker that dies between two steps takes its share of the last one along. Until
-commit e5844c86 it did so in Keras's own step, too, and `weights.5` and `weights.6` of `normalized` and `tuned`, the
-moving averages of BatchNormalization, were the survivor's: rows of commits before it say so. All other weights, the
-optimizers, learning rates, callbacks, and how often each example was trained, were equal in all rows but those that
-say otherwise.
+tables. *equal* is to the last bit. Where it is not, what differs is named, and by how much: `history.loss.0`, say, is
+the figure of the epoch that was interrupted, and `table.2` its row in a CSVLogger's file. In a `train_step` of the
+script's own (`own_step`), a worker that dies between two steps takes its share of that figure's last step along, which
+is taken to be the survivor's ([why](rescue.md#for-whom-and-for-whom-not)). Before commit e5844c86 that was so in
+Keras's own step, too, and moving averages (`weights.5`, `weights.6`) were the survivor's. All other weights, the
+optimizers, learning rates, callbacks, and how often each example was trained, were equal in all rows.
 What is promised, and for what, is in [rescue](rescue.md).
 """
 

@@ -151,7 +151,7 @@ def test_what_is_large_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 class Trainer:
     """What Keras 3 has in its models."""
 
-    trainable_variables = (SimpleNamespace(dtype="float32"),)
+    trainable_variables: Any = (SimpleNamespace(dtype="float32"),)
 
     def __init__(self, *metrics: Any) -> None:
         self.metrics = metrics

@@ -85,7 +85,7 @@ def test_row_25_a_host_that_is_cut_off_from_everyone_is_lost_and_waited_for(
     assert not {t["pid"] for t in after["tasks"]} & {t["pid"] for t in before["tasks"]}
 
 
-@pytest.mark.parametrize("direction", ["to the host", "to the head"])
+@pytest.mark.parametrize("direction", [pytest.param("to the host", marks=pytest.mark.long), "to the head"])
 @pytest.mark.fault(26)
 def test_row_26_a_cut_in_one_direction_changes_the_state_once_each_way(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes, direction: str

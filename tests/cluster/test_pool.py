@@ -160,7 +160,7 @@ def _race(users: dict[str, Cluster], starts: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_two_users_race_for_starts_and_none_is_lost(two_users: dict[str, Cluster]) -> None:
-    _race(two_users, 12)
+    _race(two_users, 6)
 
 
 @pytest.mark.long

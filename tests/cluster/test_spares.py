@@ -113,6 +113,7 @@ def test_a_host_is_drained_and_let_in_again(cluster: Cluster) -> None:
     assert cluster.orch("drain", "host-9").returncode == 2
 
 
+@pytest.mark.long  # here a spare replaces a lost host, and test_pool.py places runs on the hosts of a pool
 def test_a_drained_host_and_then_a_lost_one_are_replaced_by_free_hosts_of_the_pool(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
 ) -> None:

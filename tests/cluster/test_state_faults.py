@@ -188,7 +188,7 @@ def test_row_37_a_kill_that_was_acknowledged_is_done_whatever_becomes_of_its_coo
     cluster, acknowledged = local_cluster, 0
     killed_at_a_write.prepare(cluster)
     spec = cluster.spec(tasks=1, checkpoint=False)
-    for number in range(1, 9 if long else 5):
+    for number in range(1, 9 if long else 4):
         cluster.ok("up", spec)
         cluster.wait_step(5)
         cluster.ok("coordinator", "stop")

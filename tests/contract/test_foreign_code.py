@@ -44,7 +44,16 @@ HOST: EnvironmentState = {
 }
 
 
-@pytest.fixture(params=["", os.pathsep, ".", "HERE"])
+PATHS = ("", os.pathsep, ".", "HERE")
+SLOW = pytest.mark.parametrize(
+    "ran",
+    [pytest.param(path, marks=[] if path == os.pathsep else pytest.mark.long) for path in PATHS],
+    indirect=True,
+)
+"""What takes seconds runs with one of them: the tests of coordinator and probe have them all."""
+
+
+@pytest.fixture(params=PATHS)
 def ran(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Go to a directory with code of others. Return the file that it writes when it is run.
 
@@ -59,6 +68,7 @@ def ran(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return marker
 
 
+@SLOW
 @pytest.mark.fault(102)
 def test_row_102_tensorboard_runs_nothing_of_the_current_directory(ran: Path) -> None:
     with tensorboard._serving([*tensorboard._tensorboard(), "--version_tb"]) as served:
@@ -69,6 +79,7 @@ def test_row_102_tensorboard_runs_nothing_of_the_current_directory(ran: Path) ->
     assert ran.exists()
 
 
+@SLOW
 @pytest.mark.fault(102)
 def test_row_102_neither_does_the_collection_of_wheels_and_what_is_not_whole_is_none(
     ran: Path, tmp_path: Path

@@ -103,6 +103,7 @@ def test_the_51st_run_takes_nothing_of_the_first(head: Head) -> None:
     assert head.orch(head.login, "replay", OLD).returncode == 0
 
 
+@pytest.mark.long  # the 51st is the first that is kept so
 @pytest.mark.fault(116)
 @pytest.mark.parametrize("head", [500], indirect=True)
 def test_the_500th_run_takes_nothing_of_those_before(head: Head) -> None:

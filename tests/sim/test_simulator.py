@@ -69,6 +69,7 @@ def test_a_broken_rule_ends_the_play_wherever_it_is_checked(
     assert play(0, kind="calm").check == "broken"
 
 
+@pytest.mark.long  # `make mutants-known` hunts it too, and a rule that is broken wherever it is checked is seen above
 def test_a_mistake_is_found() -> None:
     (mutant,) = (each for each in load() if each.name.startswith("adoption without identity"))
     assert "foreign-pid" in hunt(mutant).by

@@ -105,7 +105,7 @@ bench-peers: $(VENV)/.dev .venv-peers/.built  ## beside torchrun, Ray Train, a s
 bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## scaling, standby, overhead and placement on a machine with NVIDIA GPUs, into docs/gpu.md: make bench-gpu [GPU_PYTHON=/path/to/python with JAX or torch]
 	$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu --write
 
-scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/strategies.md; four quiet minutes
+scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/scaling.md; four quiet minutes
 	$(BIN)/python -m benchmarks.scaling
 
 faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these, and no page)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scaling [--quick]` measures what more replicas gain here, and writes docs/strategies.md.
+"""`python -m benchmarks.scaling [--quick]` measures what more replicas gain here, and writes docs/scaling.md.
 
 Each replica is pinned to a processor core. Every row is run under orch and by hand (plain processes with a TF_CONFIG
 written by hand), in turns. The fastest run counts, since other work on the machine only makes runs slower.
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     except NotMeasured as e:
         print(f"not measured: {e}", file=sys.stderr)
         return 1
-    target = ROOT / "docs/strategies.md"
+    target = ROOT / "docs/scaling.md"
     target.write_text(page.replaced(target.read_text(), "\n\n".join([heading(at), *tables])))
     print(f"written to {target.relative_to(ROOT)}", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""The measured part of docs/strategies.md: pure functions from figures to Markdown."""
+"""The measured part of docs/scaling.md: pure functions from figures to Markdown."""
 
 from __future__ import annotations
 

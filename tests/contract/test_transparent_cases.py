@@ -174,6 +174,29 @@ def test_the_first_step_of_each_fit_is_proved_and_a_wrong_one_is_the_last(
     assert "`prove: off` under `run`" in refusal
 
 
+def test_an_error_of_a_models_call_has_its_line_where_the_step_is_its_own(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    script = SCRIPTS / "failing_call.py"
+    run = gang(script, directories=[tmp_path], env=environment(strategy="mirrored", replicas_on_cpu=2))
+    assert run.ended(PATIENCE_S) == [1]
+    line = next(n for n, text in enumerate(script.read_text().splitlines(), 1) if "no_such_attribute" in text)
+    assert f'failing_call.py", line {line}, in call' in run.tasks[0].err
+    assert "'Fails' object has no attribute 'no_such_attribute'" in run.tasks[0].err
+
+
+def test_a_proof_that_finds_no_memory_ends_no_run(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    script, found = SCRIPTS / "proof_without_memory.py", []
+    for proves in (False, True):
+        env = environment(strategy="mirrored", replicas_on_cpu=2, proves=proves)
+        run = gang(script, directories=[tmp_path / str(proves)], env=env)
+        assert run.ended(PATIENCE_S) == [0], run.tasks[0].err
+        assert ("there was no memory for the proof of a step" in said(run)) == proves
+        found.append(last_line(run.tasks[0].out))
+    assert found[0]["steps"] == 3
+    assert found[1] == found[0], "no batch is lost, and none trained twice"
+
+
 def test_a_model_is_proved_once_in_a_run_and_not_again_after_a_restart(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.task.transparent import figures
+from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.batches import divided
 from orchestrator.task.transparent.kinds import each
 from orchestrator.task.transparent.rules import Kinds
@@ -74,8 +76,8 @@ VALUES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
         "mean",
         lambda tf, x, w: tf.reduce_mean(x + tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))),
     ),
-    "a choice for each": (
-        "each",
+    "a choice for each, by place": (
+        "other",
         lambda tf, x, w: tf.gather_nd(
             x, tf.stack([tf.range(tf.shape(x)[0]), tf.cast(tf.argmax(x, 1), tf.int32)], 1)
         ),
@@ -433,6 +435,22 @@ def test_what_keras_layers_compute_is_one_value_for_each_example() -> None:
 
     tf.function(step, autograph=False).get_concrete_function()
     assert others == []
+
+
+def test_layers_of_tf_keras_run_what_is_said_of_them_within_a_traced_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keras = pytest.importorskip("tf_keras")
+    import numpy as np
+
+    for layer in (keras.layers.BatchNormalization, keras.layers.LayerNormalization):
+        asked: list[str] = []
+        monkeypatch.setattr(layer, "call", figures.call_of_each_example(layer.call))
+        model = keras.Sequential([keras.layers.Dense(4, input_shape=(3,)), layer(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        monkeypatch.setattr(steps, "current", lambda asked=asked: asked.append("whose step it is"))
+        model.fit(np.ones((8, 3), "float32"), np.ones((8, 1), "float32"), verbose=0)
+        assert asked, layer.__name__
 
 
 def test_half_of_a_mean_and_a_penalty_is_half_of_each() -> None:

@@ -1,4 +1,4 @@
-"""The measured part of docs/strategies.md: efficiencies are against one replica started the same way."""
+"""The measured part of docs/scaling.md: efficiencies are against one replica started the same way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from benchmarks import scaling_page as page
 from benchmarks.machine import Machine, heading
 
-DOCUMENT = Path(__file__).parents[2] / "docs/strategies.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/scaling.md"
 
 
 def rates() -> list[page.Rate]:

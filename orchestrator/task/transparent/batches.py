@@ -34,7 +34,7 @@ def install(
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         prove = None
         if proofs is not None and strategy.num_replicas_in_sync > 1:
-            new = functools.partial(Proof, report, folder)
+            new = functools.partial(Proof, report, folder, proofs.chief)
             prove = functools.partial(of_first_steps, proofs=proofs, proof=new)
         _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, report, noise, rescue, prove)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
@@ -102,16 +102,20 @@ def _traced_first(function: Callable[[Any], Any], model: Any) -> Callable[[Any],
     several = cells["multi_step_on_iterator"].cell_contents if "multi_step_on_iterator" in cells else None
     traced = not hasattr(several, "get_concrete_function")
 
-    @functools.wraps(function)
-    def traced_first(iterator: Any) -> Any:
+    def trace(iterator: Any) -> None:
         nonlocal traced
         if not traced and _is_distributed(iterator) and several is not None:
             several.get_concrete_function(iterator)
             traced = True
         if Course.current is not None:
             Course.current.traced(model)
+
+    @functools.wraps(function)
+    def traced_first(iterator: Any) -> Any:
+        trace(iterator)
         return function(iterator)
 
+    traced_first.trace = trace  # type: ignore[attr-defined]
     return traced_first
 
 
@@ -182,11 +186,13 @@ def _patch_building(owner: Any, report: Reporter, folder: str) -> None:
     def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
         if not _calls(self):
             return
+        refused = report.refused
         try:
             build(self, *args, **kwargs)
         except (TypeError, ValueError, AttributeError, RuntimeError):
-            # Keras calls the model with the first part of a batch. A step of its own may call it with all parts.
-            if type(self).train_step is owner.train_step or report.refused is not None:
+            # Keras calls the model with the first part of a batch. A step of its own may call it with all parts, and
+            # an error of its `call` comes again, with the script's line, when that step is traced.
+            if type(self).train_step is owner.train_step or report.refused is not refused:
                 raise
 
     owner._maybe_symbolic_build = _maybe_symbolic_build

@@ -55,7 +55,21 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
             sys.modules[library].layers.BatchNormalization,
             sys.modules[library].layers.LayerNormalization,
         ):
-            layer.call = steps.of_each_example(layer.call, place=1)
+            layer.call = call_of_each_example(layer.call)
+
+
+def call_of_each_example(call: Any) -> Any:
+    """Say of a layer of tf_keras that its results have a row for each example, in a function that AutoGraph calls too.
+
+    tf_keras passes what the signature of `call` has: LayerNormalization's has no `training`.
+    """
+    import inspect
+
+    import tensorflow as tf
+
+    computing: Any = steps.of_each_example(call, place=1)
+    computing.__signature__ = inspect.signature(call)
+    return tf.autograph.experimental.do_not_convert(computing)
 
 
 def _then_countable(compute_loss: Any) -> Any:

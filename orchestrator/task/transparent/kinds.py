@@ -40,8 +40,6 @@ DRAWN = Kind("drawn")
 """The rows of the replica's part in a random order."""
 PLACE = Kind("place")
 """The numbers of the replica's own examples, from 0 on."""
-PLACED = Kind("placed")
-"""Places within the examples, each after the number of its example."""
 
 EACH, SHAPE = "each", "shape"
 """An entry for each example; a shape that has their number."""

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+from orchestrator.both import hostdir
 from orchestrator.task.transparent.reporter import Reporter
 from orchestrator.task.transparent.strategy import build, enter_for_good, mean_over_workers, replace_others
 
@@ -97,9 +98,10 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     rescue = Rescue.of_this_task()
     setting = Setting(library, strategy, options, report, chief, random, rescue, script.folder)
     proves = options.get("proves", False) if not (options.get("prove") or options.get("measure")) else False
-    proofs = (
-        proof.Proofs(strategy, chief, proves in (True, "on"), setting.proved_before()) if proves else None
-    )
+    proofs = None
+    if proves:
+        failed = _of_this_task("no-memory-for-a-proof")
+        proofs = proof.Proofs(strategy, chief, proves in (True, "on"), setting.proved_before(), failed)
     if proofs is not None and library == "keras":
         proof.install()
     batches.install(library, strategy, report, random, script.folder, rescue, proofs)
@@ -107,6 +109,14 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     setting.shrink.install(library, strategy)
     fit.install(setting, places, script.folder)
     return strategy
+
+
+def _of_this_task(name: str) -> str:
+    """Return the path of a file that the next generation of this task finds; empty where none would."""
+    names = ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")
+    if not all(os.environ.get(each) for each in names):
+        return ""
+    return os.path.join(hostdir.task_dir(*(os.environ[each] for each in names)), name)
 
 
 def library_of(imports: Imports) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import sys
 import time
 
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.rules import Kinds
-from orchestrator.task.transparent.strategy import mean_over_workers, told_by_chief
+from orchestrator.task.transparent.strategy import mean_over_workers, told_by_chief, workers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,10 +73,17 @@ class Proofs:
     AT_MOST of the time: in its first step, or in a later one. After a restart it is not done again.
     """
 
-    def __init__(self, strategy: Any, chief: bool, is_always: bool, known: set[tuple[float, ...]]) -> None:
-        """Take whether each fit is proved in its first step, and what was proved before a restart."""
+    def __init__(
+        self, strategy: Any, chief: bool, is_always: bool, known: set[tuple[float, ...]], failed: str = ""
+    ) -> None:
+        """Take whether each fit is proved in its first step, and what was proved before a restart.
+
+        The file `failed` is there once a proof has found no memory: then none is tried, after a restart neither.
+        """
+        self.chief = chief
         self._strategy, self._chief, self._is_always = strategy, chief, is_always
         self._known = known
+        self._failed = failed
         self._began_at, self._spent_s, self._last_s = time.monotonic(), 0.0, 0.0
 
     def is_due(self, course: Course) -> bool:
@@ -93,7 +101,15 @@ class Proofs:
 
     def all_have(self, room: bool) -> bool:
         """Return whether all workers have room. All must call this."""
+        room = room and not os.path.exists(self._failed)
         return mean_over_workers(self._strategy, float(room)) > 1 - 1e-6
+
+    def has_failed(self) -> None:
+        """Remember that there was no memory. Other workers wait in vain for a part of it, so these begin again."""
+        if self._failed:
+            open(self._failed, "w").close()
+        if workers_of(self._strategy) > 1:
+            raise MemoryError(f"{NO_MEMORY}. The workers begin again, and do without it")
 
     def done(self, course: Course, began_at: float) -> None:
         """Remember that a fit is proved, as far as it can be, and how long that took."""
@@ -109,8 +125,10 @@ class Proof:
     FIGURE = "orch_proof"
     """The name of the comparison among a step's figures."""
 
-    def __init__(self, report: Reporter, folder: str) -> None:
+    def __init__(self, report: Reporter, folder: str, chief: bool = True) -> None:
+        """Take whether this worker says what is found: all of them find the same."""
         self._report = report
+        self._say = report if chief else lambda *_: None
         self._folder = folder
         self.names: list[str] = []
         """Of the weights whose gradients are compared."""
@@ -158,12 +176,11 @@ class Proof:
                 self._left_out |= alone.left_out
             except Exception as e:
                 self._cannot(e)
-        if not on_gpus:
-            affordable = _free_bytes() // 2 // (replicas * bytes_per_example(new))
-            if affordable < _FEW:
-                self._left_out.add(TOO_LARGE)
-            with tf.init_scope():
-                most.assign(max(1, min(2**30, affordable)))
+        affordable = free_bytes(on_gpus=on_gpus) // 2 // (replicas * bytes_per_example(new))
+        if affordable < _FEW:
+            self._left_out.add(TOO_LARGE)
+        with tf.init_scope():
+            most.assign(max(1, min(2**30, affordable)))
         self.names = [name for name, _ in together]
         if not together:
             self._left_out.add("steps that use no gradient")
@@ -218,21 +235,21 @@ class Proof:
     def judge(self, figures: Any, step: int = 1) -> None:
         """Say what was found in this step of the fit, or end the run."""
         left_out = f"; not compared: {', '.join(sorted(self._left_out))}" if self._left_out else ""
-        if figures is None or self._left_out & {steps.NOISE, TOO_LARGE}:
-            self._report("proof", f"the gradient of a step is not proved to be that of one process{left_out}")
+        if figures is None or self._left_out & {steps.NOISE, TOO_LARGE, NO_MEMORY}:
+            self._say("proof", f"the gradient of a step is not proved to be that of one process{left_out}")
             return
         *differing, examples = (float(each) for each in figures)
         if not examples:
-            self._report(
+            self._say(
                 "proof", f"the gradient of a step is not proved: one process cannot compute it{left_out}"
             )
             return
         if not any(map(math.isfinite, differing)):
-            self._report("proof", "the gradient of a step is not finite, and is not proved")
+            self._say("proof", "the gradient of a step is not finite, and is not proved")
             return
         worst = max(range(len(differing)), key=lambda place: _size(differing[place]))
         if _size(differing[worst]) <= self._tolerance:
-            self._report(
+            self._say(
                 "proof",
                 f"proved equal at step {step}: the gradients of {len(differing)} weights, of {examples:.0f} examples, "
                 f"are those of one process (they differ by at most {differing[worst]:.1e} of their length{left_out})",
@@ -248,6 +265,7 @@ class Proof:
 
 
 TOO_LARGE = "a step that is too large for the memory that is free"
+NO_MEMORY = "there was no memory for the proof of a step"
 
 
 def _first_rows(parts: int, most: Any, leaf: Any) -> Any:
@@ -278,27 +296,28 @@ def has_room(weights: int, replicas: int, *, on_gpus: bool) -> bool:
 
     On a GPU there must be room for the optimizer and the step beside them, which take theirs later.
     """
-    if on_gpus:
-        return 16 * weights <= _bytes_of_gpus()
-    return 4 * weights * replicas <= _free_bytes()
+    return (16 if on_gpus else 4 * replicas) * weights <= free_bytes(on_gpus=on_gpus)
 
 
-def _bytes_of_gpus() -> int:
-    """Return how much memory TensorFlow has on the smallest GPU."""
-    from tensorflow.python.client import device_lib
-
-    return min(
-        int(each.memory_limit) for each in device_lib.list_local_devices() if each.device_type == "GPU"
-    )
-
-
-def _free_bytes() -> int:
-    """Return how much memory can be allocated, as the kernel reckons it."""
+def free_bytes(*, on_gpus: bool) -> int:
+    """Return how much memory a proof may count on: of the fullest GPU, or of the host; 0 where that is not known."""
     try:
+        if on_gpus:
+            return min(_free_bytes_of_gpus())
         with open("/proc/meminfo") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 1 << 62  # no Linux
+    except Exception:  # TensorFlow has several for a device that tells nothing
+        return 0
+
+
+def _free_bytes_of_gpus() -> list[int]:
+    """Return of each GPU what TensorFlow may allocate there, and has not."""
+    import tensorflow as tf
+    from tensorflow.python.client import device_lib
+
+    limits = [int(each.memory_limit) for each in device_lib.list_local_devices() if each.device_type == "GPU"]
+    used = tf.config.experimental.get_memory_info
+    return [limit - int(used(f"GPU:{place}")["current"]) for place, limit in enumerate(limits)]
 
 
 def _size(number: float) -> float:
@@ -324,6 +343,8 @@ def of_first_steps(
         proof: returns that of a model.
         proofs: says which steps are proved.
     """
+    import tensorflow as tf
+
     compared = proof()
     compared.weights = weights
     proving, ordinary = make(compared), make(None)
@@ -338,7 +359,15 @@ def of_first_steps(
             compared.leave_out(TOO_LARGE)
             proofs.done(course, began_at)
             return ordinary(iterator)
-        logs = proving(iterator)
+        ordinary.trace(iterator)  # type: ignore[attr-defined]
+        batch = next(iterator)
+        try:
+            logs = proving(iter([batch]))
+        except tf.errors.ResourceExhaustedError:
+            compared.leave_out(NO_MEMORY)
+            proofs.done(course, began_at)
+            proofs.has_failed()
+            return ordinary(iter([batch]))
         compared.judge(logs.pop(Proof.FIGURE, None) if isinstance(logs, dict) else None, course.calls)
         proofs.done(course, began_at)
         return logs

@@ -17,7 +17,6 @@ from orchestrator.task.transparent.kinds import (
     MIXED,
     OTHER,
     PLACE,
-    PLACED,
     SAME,
     SHAPE,
     SUM,
@@ -157,7 +156,7 @@ def _elementwise(op: Any, kinds: list[Kind], _index: int) -> Kind:
         return kinds[0]
     rank = rank_of(op.outputs[0])
     if rank is None or any(rank_of(tensor) is None for _, tensor in batched):
-        return batched[0][0] if len({id(tensor) for tensor in op.inputs}) == 1 else OTHER
+        return OTHER
     places = {(kind.axis + rank - (rank_of(tensor) or 0), kind.blocks) for kind, tensor in batched}
     return each(*places.pop()) if len(places) == 1 else OTHER
 
@@ -170,25 +169,6 @@ def _linear(op: Any, kinds: list[Kind], _index: int) -> Kind:
         return kind if before and after else OTHER
     is_cut = op.type == "Neg" or (before and not after)
     return OTHER if is_cut and kind.name in ("count", SHAPE) else kind
-
-
-def _select(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of TensorFlow's older choice, whose condition may have the first axis only."""
-    ranks = [rank_of(tensor) for tensor in op.inputs]
-    if ranks[0] is not None and ranks[0] == ranks[1] == ranks[2]:
-        return _elementwise(op, kinds, 0)
-    return each() if ranks[0] == 1 and all(kind.like(each()) for kind in kinds) else OTHER
-
-
-def _broadcast_shapes(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of the shape to which two are broadcast: the shorter one must not reach the examples."""
-    sizes = [tensor.shape.num_elements() for tensor in op.inputs]
-    if kinds[0].like(kinds[1]) and sizes[0] == sizes[1]:
-        return kinds[0]
-    at = 0 if kinds[0].name == SHAPE else 1
-    if None in sizes or kinds[at].name != SHAPE or kinds[1 - at].name != "same":
-        return OTHER
-    return kinds[at] if sizes[1 - at] < sizes[at] - kinds[at].axis else OTHER
 
 
 def _stitch(op: Any, kinds: list[Kind], _index: int) -> Kind:
@@ -292,8 +272,6 @@ def _expand_dims(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, axes = kinds[0], _axes_of(op.inputs[1], rank_of(op.outputs[0]))
     if kind.name == "count":
         return Kind(SHAPE, 0, kind.blocks)
-    if kind is PLACE and axes is not None and axes[0]:
-        return PLACE
     return OTHER if kind.name != EACH or axes is None else _at(kind, kind.axis + (axes[0] <= kind.axis))
 
 
@@ -312,10 +290,8 @@ def _reshape(op: Any, kinds: list[Kind], _index: int) -> Kind:
             return kind
         return _filled(op, kinds[::-1], 0) if kind.name == "same" else Kind(SHAPE, 0, kind.blocks)
     before, after = op.inputs[0].shape, op.outputs[0].shape
-    if shape.name not in ("same", SHAPE) or (kind.name != EACH and kind is not PLACE):
+    if shape.name not in ("same", SHAPE) or kind.name != EACH:
         return OTHER
-    if kind is PLACE:
-        return PLACE if after.rank and list(after[1:]) == [1] * (after.rank - 1) else OTHER
     if before.rank is not None and kind.axis and list(before[: kind.axis]) == [1] * kind.axis:
         before, kind = before[kind.axis :], _at(kind, 0)
     is_given = shape.name == SHAPE and shape.axis == kind.axis and kind.blocks <= 1
@@ -363,30 +339,14 @@ def _dimensions(shape: Any) -> list[int | None] | None:
     return _dimensions(op.inputs[0]) if op.type in ("Cast", "Identity") else None
 
 
-def _is_placed(kinds: list[Kind], axis: int, rank: int | None) -> bool:
-    """Return whether a place in the batch, and places in the example there, stand together along the last axis."""
-    is_last = rank is not None and axis in (-1, rank - 1)
-    return is_last and kinds[0] is PLACE and all(kind.like(SAME) or kind.like(each()) for kind in kinds[1:])
-
-
 def _range(op: Any, kinds: list[Kind], _index: int) -> Kind:
     """Return the kind of the numbers of this replica's examples, from 0 on."""
     start, step = constant_of(op.inputs[0]), constant_of(op.inputs[2])
     return PLACE if start == 0 and step == 1 and kinds[1].name == "count" and kinds[1].blocks == 1 else OTHER
 
 
-def _gather_nd(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    params, indices = kinds
-    if indices.name == EACH and params.name == "same":
-        rank = rank_of(op.inputs[1])
-        return indices if rank is not None and indices.axis < rank - 1 else OTHER
-    return each() if params.like(each()) and indices is PLACED else OTHER
-
-
 def _pack(op: Any, kinds: list[Kind], _index: int) -> Kind:
     names, axis = {kind.name for kind in kinds}, op.get_attr("axis")
-    if _is_placed(kinds, axis, rank_of(op.outputs[0])):
-        return PLACED
     if names == {EACH}:
         kind, rank = _alike(kinds), rank_of(op.outputs[0])
         axis += (rank or 0) if axis < 0 else 0
@@ -477,8 +437,6 @@ def _entries(kind: Kind, places: list[int], is_shape: bool = True) -> Kind:
 
 def _pad(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind, added = kinds[0], constant_of(op.inputs[1])
-    if kind.name == SHAPE and added is not None:
-        return _at(kind, kind.axis + int(added[0][0]))
     return OTHER if kind.name != EACH or added is None or added[kind.axis].any() else kind
 
 
@@ -537,8 +495,6 @@ def _concat(op: Any, kinds: list[Kind], _index: int) -> Kind:
             return OTHER
         return _at(parts[at[0]], sum(sizes[: at[0]]) + parts[at[0]].axis)
     axes = _axes_of(op.inputs[-1], rank_of(op.outputs[0]))
-    if axes is not None and _is_placed(parts, axes[0], rank_of(op.outputs[0])):
-        return PLACED
     if names != {EACH} or axes is None or len({kind.axis for kind in parts}) > 1:
         return OTHER
     if axes[0] != parts[0].axis:
@@ -776,7 +732,7 @@ _RULES = _table(
         "Mod NextAfter NotEqual OnesLike Pow Real Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round "
         "Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign "
         "SoftsignGrad AsString Bucketize Complex ComplexAbs Conj LeftShift RightShift StringToHashBucketFast "
-        "Sqrt SqrtGrad Square SquaredDifference Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py "
+        "Select Sqrt SqrtGrad Square SquaredDifference Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py "
         "Xlogy ZerosLike BitwiseAnd BitwiseOr BitwiseXor Zeta Polygamma Igamma Igammac Betainc",
         _elementwise,
     ),
@@ -791,9 +747,7 @@ _RULES = _table(
     ("Div DivNoNan RealDiv", _divide),
     ("FloorDiv", _floor_divide),
     ("Maximum", _maximum),
-    ("Select", _select),
     ("DynamicStitch", _stitch),
-    ("BroadcastArgs", _broadcast_shapes),
     ("All Any EuclideanNorm Max Mean Min Prod Sum", _reduce),
     ("Transpose ConjugateTranspose", _transpose),
     ("ExpandDims", _expand_dims),
@@ -804,7 +758,6 @@ _RULES = _table(
     ("StridedSlice", _strided_slice),
     ("Slice", _slice),
     ("Range", _range),
-    ("GatherNd", _gather_nd),
     ("MirrorPad Pad PadV2", _pad),
     (
         "Fill StatelessRandomBinomial StatelessRandomGammaV3 "

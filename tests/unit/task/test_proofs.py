@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,32 @@ def test_where_the_spec_asks_for_it_each_fit_is_proved_in_its_first_step(
 def test_a_model_that_fills_the_memory_is_not_proved(
     monkeypatch: pytest.MonkeyPatch, weights_mib: int, replicas: int, on_gpus: bool, expected: bool
 ) -> None:
-    for name in ("_free_bytes", "_bytes_of_gpus"):
-        monkeypatch.setattr(proof, name, lambda: 1 << 30)
+    monkeypatch.setattr(proof, "free_bytes", lambda **_: 1 << 30)
     assert proof.has_room(weights_mib << 20, replicas, on_gpus=on_gpus) == expected
+
+
+def test_of_several_gpus_the_fullest_counts_and_memory_that_is_not_known_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proof, "_free_bytes_of_gpus", lambda: [9 << 30, 2 << 30])
+    assert proof.free_bytes(on_gpus=True) == 2 << 30
+
+    def tells_nothing() -> list[int]:
+        raise ValueError("Failed to get device memory info")
+
+    monkeypatch.setattr(proof, "_free_bytes_of_gpus", tells_nothing)
+    assert proof.free_bytes(on_gpus=True) == 0
+    assert not proof.has_room(1, 2, on_gpus=True)
+    assert proof.free_bytes(on_gpus=False) > 1 << 20, "of this host"
+
+
+def test_a_proof_that_found_no_memory_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = str(tmp_path / "failed")
+    assert Proofs(ALONE, True, True, set(), failed).all_have(True)
+    Proofs(ALONE, True, True, set(), failed).has_failed()
+    assert not Proofs(ALONE, True, True, set(), failed).all_have(True)
+    monkeypatch.setattr(proof, "workers_of", lambda _: 2)
+    with pytest.raises(MemoryError, match="The workers begin again, and do without it"):
+        Proofs(ALONE, True, True, set(), failed).has_failed()

@@ -139,6 +139,23 @@ def test_the_batch_with_which_a_restart_goes_on_is_compared(monkeypatch: pytest.
         compared([WHOLE, 3e9, 0.25, -1.5, 9.0])
 
 
+def test_a_restart_takes_no_iterator_that_only_one_worker_has_read_ahead_for_other_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_batch, "workers_of", lambda _strategy: 2)
+    monkeypatch.setattr(first_batch, "names_of_workers", lambda _strategy: ["worker:0", "worker:1"])
+    monkeypatch.setattr(
+        first_batch, "rows_of_workers", lambda _strategy, mine: [mine, [WHOLE, *SUMS, *[UNKNOWN] * 15]]
+    )
+    course = Course(0)
+    course.epoch, course.begins_with = 1, [[WHOLE, *SUMS], [WHOLE, 3e9, 0.25, -1.5, 9.0]]
+    first_batch.compare(None, Reporter(Link(None)), course)
+    assert course.is_compared
+    began, course.epoch, course.is_compared = course, 0, False
+    with pytest.raises(Unsupported):
+        first_batch.compare(None, Reporter(Link(None)), began)
+
+
 def test_metrics_of_a_train_step_are_no_weights_of_a_model_of_tf_keras() -> None:
     kernel, total = SimpleNamespace(name="kernel"), SimpleNamespace(name="total")
     metric = SimpleNamespace(variables=[total])

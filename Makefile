@@ -35,15 +35,9 @@ demo: $(VENV)/.demo  ## train on a real data set with two workers on this machin
 	@echo 'In another terminal, while it trains: $(BIN)/orch ui --open shows the page with its curves'
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
-# Types and unit tests take what those tests leave of the cores that wait. They keep no cache: tests.alone reads it.
-test: lint  ## unit, contract, cluster (real sshd) and real TensorFlow; types and unit tests beside them, into build/check.log
-	@mkdir -p build
-	( nice -n 10 make check UNIT="-p no:cacheprovider" > build/check.log 2>&1 \
-	  || { echo "make check has FAILED: build/check.log"; exit 1; } ) & check=$$!; \
-	trap 'kill $$check 2>/dev/null' INT TERM; \
+test: check  ## unit, contract, cluster (real sshd) and real TensorFlow
 	$(BIN)/python -m pytest tests --ignore tests/unit --cache-clear -n $(JOBS) --dist worksteal --durations 20 \
-	|| { [ $$? = 1 ] && $(BIN)/python -m tests.alone; }; \
-	tests=$$?; wait $$check; checked=$$?; tail -n 30 build/check.log; [ $$tests = 0 ] && [ $$checked = 0 ]
+	|| { [ $$? = 1 ] && $(BIN)/python -m tests.alone; }
 
 test-long: $(VENV)/.dev  ## with more cases and longer faults than `make test` has time for: most of an hour
 	$(BIN)/python -m pytest tests --long -n $(JOBS) --dist worksteal --durations 20
@@ -72,15 +66,12 @@ public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## on a machine with an NVIDIA GPU: make test-gpu [GPU_PYTHON=/path/to/python with torch]
 	$(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu -rs
 
-.PHONY: lint
-lint: $(VENV)/.dev
+check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/oxlint orchestrator/page/static
-
-check: lint  ## formatting, lint, types, the direction of imports, unit tests
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -q $(UNIT) -n auto tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
+	$(BIN)/python -m pytest -q -n auto tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
 	tests=$$?; wait $$types && exit $$tests
 
 format: $(VENV)/.dev  ## bring the sources into shape

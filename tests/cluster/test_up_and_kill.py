@@ -13,7 +13,7 @@ pytestmark = pytest.mark.lab
 
 
 def test_trains_over_ssh_to_the_end_and_leaves_nothing(cluster: Cluster) -> None:
-    done = cluster.orch("up", cluster.spec("--steps", "60", tasks=3), "--wait", timeout=60)
+    done = cluster.orch("up", cluster.spec("--steps", "60", "--lockstep", tasks=3), "--wait", timeout=60)
     assert done.returncode == 0, done.stderr
     run = cluster.run()
     assert run["phase"] == "SUCCEEDED"

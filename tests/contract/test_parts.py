@@ -132,7 +132,7 @@ def test_one_that_dies_is_told(rigs: Callable[..., Rig]) -> None:
 def test_one_that_nobody_needs_ends(
     rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "IDLE_S", 0.1)
+    monkeypatch.setattr(parts, "IDLE_S", 0.0)
     (tmp_path / "x").write_bytes(b"abc")
     rig = rigs()
     rig.ask(str(tmp_path / "x"))

@@ -116,7 +116,7 @@ class Parts:
             self._socket, self._slots = ours, slots
             self._buffer.clear()
             self._loop.watch(ours.fileno(), READ, lambda _events: self._hear())
-            self._check()
+            self._loop.after(1.0, self._check)  # not now: it would end what has not been asked yet
         self._asked.append((where, data, done))
         self._ask()
 

@@ -100,7 +100,7 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
     proves = options.get("proves", False) if not (options.get("prove") or options.get("measure")) else False
     proofs = None
     if proves:
-        failed = _of_this_task("no-memory-for-a-proof")
+        failed = _of_this_task("proof-without-memory")
         proofs = proof.Proofs(strategy, chief, proves in (True, "on"), setting.proved_before(), failed)
     if proofs is not None and library == "keras":
         proof.install()

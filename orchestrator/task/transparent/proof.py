@@ -128,7 +128,7 @@ class Proof:
     def __init__(self, report: Reporter, folder: str, chief: bool = True) -> None:
         """Take whether this worker says what is found: all of them find the same."""
         self._report = report
-        self._say = report if chief else lambda *_: None
+        self._chief = chief
         self._folder = folder
         self.names: list[str] = []
         """Of the weights whose gradients are compared."""
@@ -232,25 +232,26 @@ class Proof:
         found = step.recorded
         return [(name, tf.cast(each, tf.float32) if each.dtype.size < 4 else each) for name, each in found]
 
+    def _say(self, found: str) -> None:
+        if self._chief:
+            self._report("proof", found)
+
     def judge(self, figures: Any, step: int = 1) -> None:
         """Say what was found in this step of the fit, or end the run."""
         left_out = f"; not compared: {', '.join(sorted(self._left_out))}" if self._left_out else ""
         if figures is None or self._left_out & {steps.NOISE, TOO_LARGE, NO_MEMORY}:
-            self._say("proof", f"the gradient of a step is not proved to be that of one process{left_out}")
+            self._say(f"the gradient of a step is not proved to be that of one process{left_out}")
             return
         *differing, examples = (float(each) for each in figures)
         if not examples:
-            self._say(
-                "proof", f"the gradient of a step is not proved: one process cannot compute it{left_out}"
-            )
+            self._say(f"the gradient of a step is not proved: one process cannot compute it{left_out}")
             return
         if not any(map(math.isfinite, differing)):
-            self._say("proof", "the gradient of a step is not finite, and is not proved")
+            self._say("the gradient of a step is not finite, and is not proved")
             return
         worst = max(range(len(differing)), key=lambda place: _size(differing[place]))
         if _size(differing[worst]) <= self._tolerance:
             self._say(
-                "proof",
                 f"proved equal at step {step}: the gradients of {len(differing)} weights, of {examples:.0f} examples, "
                 f"are those of one process (they differ by at most {differing[worst]:.1e} of their length{left_out})",
             )

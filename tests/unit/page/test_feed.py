@@ -177,7 +177,7 @@ def test_a_run_that_has_left_the_journal_is_read_whole_for_those_who_look_at_it(
         view = feed.view(run_id, None)
         message = await anext(view)
         await cast("Any", view).aclose()
-        runs: dict[str, Any] = json.loads(message["data"])["runs"]
+        runs: dict[str, dict[str, Any]] = json.loads(message["data"])["runs"]
         return runs["old"]
 
     async def look() -> None:

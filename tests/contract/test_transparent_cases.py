@@ -191,7 +191,7 @@ def test_a_proof_that_finds_no_memory_ends_no_run(gang: Callable[..., Gang], tmp
         env = environment(strategy="mirrored", replicas_on_cpu=2, proves=proves)
         run = gang(script, directories=[tmp_path / str(proves)], env=env)
         assert run.ended(PATIENCE_S) == [0], run.tasks[0].err
-        assert ("there was no memory for the proof of a step" in said(run)) == proves
+        assert ("there was no memory for the proof of a step" in said(run)) == proves, said(run)
         found.append(last_line(run.tasks[0].out))
     assert found[0]["steps"] == 3
     assert found[1] == found[0], "no batch is lost, and none trained twice"

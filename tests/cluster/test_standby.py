@@ -100,7 +100,6 @@ def test_row_69_a_run_that_succeeds_leaves_no_standby(cluster: Cluster, tmp_path
     assert cluster.marked() == []
 
 
-@pytest.mark.long  # the first test has the same standby, whose trainer imports less
 @pytest.mark.tensorflow
 @pytest.mark.timeout(300)
 @pytest.mark.fault(69)

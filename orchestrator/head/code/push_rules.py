@@ -211,10 +211,11 @@ def _is_secret_name(name: str) -> bool:
 def _is_of_this_machine(directory: str) -> bool:
     if any(os.path.exists(os.path.join(directory, mark)) for mark in _MARKS):
         return True
-    # What an agent keeps, where a host of the run is this machine, and its home is pushed.
-    return os.path.isdir(os.path.join(directory, "bundle")) and any(
-        name.startswith("machine.") for name in os.listdir(directory)
-    )
+    try:  # what an agent keeps, where a host of the run is this machine, and its home is pushed
+        names = os.listdir(directory)
+    except OSError:
+        return False  # the walk says why it cannot be listed
+    return "bundle" in names and any(name.startswith("machine.") for name in names)
 
 
 def _is_of_orch(absolute: str, *, is_directory: bool) -> bool:

@@ -339,9 +339,8 @@ class Executor:
             problem = Problem(e.code, e.message, e.hint, e.exit_code)
             event = HostRefused(at=self._now(), host=name, problem=problem)
         except OSError as e:
-            problem = Problem(
-                "workdir", f"{e.filename or run.plan.workdir} cannot be read: {e.strerror}", None, 2
-            )
+            what, way = e.filename or run.plan.workdir, "make it readable, and `orch up` again"
+            problem = Problem("workdir", f"{what} cannot be read: {e.strerror}", way, 2)
             event = HostRefused(at=self._now(), host=name, problem=problem)
         except Exception as e:  # a bug must be reported, and not vanish with the worker thread
             log.exception("%s: preparing %s", run.run_id, name)

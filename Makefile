@@ -71,7 +71,8 @@ check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit 
 	$(BIN)/ruff check .
 	$(BIN)/oxlint orchestrator/page/static
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -q -n auto tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab'; \
+	$(BIN)/python -m pytest -q -n auto --cache-clear tests/unit orchestrator/core orchestrator/reporting orchestrator/spec --doctest-modules -m 'not tensorflow and not lab' \
+	|| { [ $$? = 1 ] && $(BIN)/python -m tests.alone; }; \
 	tests=$$?; wait $$types && exit $$tests
 
 format: $(VENV)/.dev  ## bring the sources into shape

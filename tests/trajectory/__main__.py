@@ -87,7 +87,9 @@ class Trial:
             told = [line["rescued"] for line in run.heard[survivor] if "rescued" in line]
             said = told[-1] if told else {"why": f"exit {code}"}
             self.said[kill["script"]] = (
-                f"rescued at {said['step']}" if "step" in said else f"not rescued: {said['why']}"
+                f"rescued at {said['step']}"
+                if "step" in said
+                else f"not rescued: {said['why']}".replace(str(self.root), "…")
             )
             said_at = f"{kill['moment']}, worker:{kill['rank']}"
             print(f"  {kill['script']}: {said_at}: {self.said[kill['script']]}", flush=True)

@@ -118,6 +118,17 @@ def test_who_stops_what_has_just_ended_is_told_that_it_has(rig: Rig, when: str) 
         rig.tasks.forward(rig.link, STACKS)
 
 
+def test_what_is_known_of_an_end_stays_when_its_record_has_gone(rig: Rig) -> None:
+    rig.tasks.watch(RUN, 0.5, None)
+    rig.end()
+    assert rig.link.ended
+    os.unlink(os.path.join(rig.directory, "exit.json"))
+    os.utime(rig.directory, (0, 0))
+    (task,) = rig.tasks.report(RUN)
+    assert (rig.link.ended, task["exit"]["cause"]) == (True, "start-failed")
+    assert rig.buried == 0, "nothing is recovered of a task whose end is known"
+
+
 class Starts:
     """The jobs of an agent whose start of a shim ends as a test says."""
 

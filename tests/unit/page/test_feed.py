@@ -141,6 +141,24 @@ def test_a_viewer_is_told_each_event_once_and_of_many_the_newest(newest: int) ->
     assert told == list(range(max(2, newest - 255), newest + 1)), "of those since it began to look"
 
 
+class Fresh(Told):
+    """The same, in a journal in which nothing has happened yet."""
+
+    def events(self, run_id: str | None, after: int) -> dict[str, Any]:
+        newest = 0 if self.asked < 3 else self.newest
+        return {"events": [{"seq": n, "run": run_id} for n in range(after + 1, newest + 1)]}
+
+
+def test_who_looks_from_the_beginning_is_told_the_first_event_of_all() -> None:
+    async def look() -> str:
+        async for message in Feed(cast("Source", Fresh(2)), poll_s=0.01).view("t", None):
+            if message["event"] == "event":
+                return message["id"]
+        return ""
+
+    assert asyncio.run(look()) == "1"
+
+
 def test_who_has_looked_takes_no_place_of_who_looks() -> None:
     async def look() -> tuple[bool, bool]:
         source = Told(3)

@@ -79,6 +79,8 @@ def test_a_diverged_loss_travels_as_null() -> None:
     frame = encode({"metrics": {"loss": float("nan"), "up": float("inf"), "ok": 1.5}, "l": [float("-inf")]})
     ((message, _),) = Decoder().feed(frame)
     assert message == {"metrics": {"loss": None, "up": None, "ok": 1.5}, "l": [None]}
+    with pytest.raises(FrameError, match="cannot be written"):
+        encode({"loss": float("nan"), "a": {1, 2}})
 
 
 def test_bytes_that_are_no_utf8_do_not_stop_a_message() -> None:

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.protocol import hello, replies, reports
 from orchestrator.protocol.bounds import Exact, Length
 from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json, shown
+from orchestrator.protocol.limits import COUNT_MAX
 from tests.protocol_orders import TABLE
 from tests.protocol_values import ASKED, valid, wrong
 
@@ -27,6 +28,17 @@ SAID = {
 def test_what_fits_is_taken_as_it_is(what: str) -> None:
     value = valid(SAID[what])
     assert json.loads(json.dumps(check_of(SAID[what], ASKED)(value))) == value
+
+
+@pytest.mark.parametrize(("type_", "most"), [(int, COUNT_MAX), (float, 1e308)])
+def test_a_number_for_which_no_bounds_are_declared_has_those_of_what_is_kept(
+    type_: type, most: float
+) -> None:
+    check = check_of(type_)
+    assert check(most) == most
+    for beyond in (most + 1 if type_ is int else float("inf"), float("nan")):
+        with pytest.raises(Misfit):
+            check(beyond)
 
 
 WRONG = [(what, way, value) for what, type_ in SAID.items() for way, value in wrong(type_)]

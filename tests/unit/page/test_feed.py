@@ -58,6 +58,11 @@ def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> N
     run = later["runs"]["t"]
     assert run["phase_time"] == 5.0
     assert "elapsed_s" not in run
+    assert steady({"runs": [{"run_id": "t", "tags": ["a task"], "ids": [4, 7]}]}, None)["runs"]["t"] == {
+        "run_id": "t",
+        "tags": ["a task"],
+        "ids": [4, 7],
+    }
     moved = [name for name in run["tasks"] if run["tasks"][name] != first["runs"]["t"]["tasks"][name]]
     assert moved == [], "a jitter of a second is no news"
     assert difference(first, steady(status(110.0, tasks=3, step=1), later))["runs"]["t"]["tasks"]

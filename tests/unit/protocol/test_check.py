@@ -164,3 +164,5 @@ def test_what_is_refused_is_shown_in_a_word() -> None:
         "null",
         "true",
     ]
+    assert shown("x" * 58) == f"'{'x' * 58}'"
+    assert shown("x" * 59) == f"'{'x' * 59}…", "of a longer one the beginning"

@@ -308,3 +308,9 @@ def test_a_text_of_a_megabyte_is_searched_at_once(text: str) -> None:
     looks_secret(text, "")
     assert time.process_time() - began_at < 5.0
     assert looks_secret("X", f"{text} s3://me:hush@bucket")
+
+
+def test_a_spec_with_the_address_of_a_recipient_is_never_pushed(tmp_path: Path) -> None:
+    (tmp_path / "t.py").touch()
+    plan, _ = load_plan(write(tmp_path, "  notify: {to: ['json://localhost/x']}\n"))
+    assert plan.withheld == ("cluster.yaml",)

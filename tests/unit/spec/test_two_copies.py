@@ -125,3 +125,15 @@ def test_a_script_that_names_its_own_peers_is_refused_with_its_line(
         SpecError, match=r"train.py:\d sets TF_CONFIG, and so other peers .* remove that line"
     ):
         load_plan(file)
+
+
+def test_the_strategy_of_a_module_may_stand_beside_its_package(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "__init__.py").write_text("")
+    (tmp_path / "lab" / "train.py").write_text(f"import shared\n{FIT}")
+    (tmp_path / "shared.py").write_text(
+        "import tensorflow as tf\nS = tf.distribute.MultiWorkerMirroredStrategy()\n"
+    )
+    file = Path(spec(tmp_path, FIT, "multi_worker_mirrored", "{worker: {replicas: 2}}"))
+    file.write_text(file.read_text().replace("script: train.py", "module: lab.train"))
+    assert load_plan(file)[0].strategy == "multi_worker_mirrored"

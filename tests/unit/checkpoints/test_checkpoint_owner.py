@@ -157,3 +157,18 @@ def test_a_folder_is_a_generation_by_its_whole_name_alone(tmp_path: Path) -> Non
     assert places.highest(str(tmp_path)) == 10
     with Tree(str(tmp_path)) as tree:
         assert places.generations(tree) == [10, 2]
+
+
+def test_a_claim_is_read_with_the_directory_that_it_names_and_is_never_of_the_future(tmp_path: Path) -> None:
+    assert claims.claimed_of({**MINE, "since": 5}) == {**MINE, "since": 5}
+    assert claims.claimed_of({**MINE, "since": 5, "checkpoint_dir": 7}) == {
+        **MINE,
+        "since": 5,
+        "checkpoint_dir": None,
+    }
+    assert claims.claimed_of({**MINE, "since": True}) is None
+    seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
+    age(tmp_path, -3600.0)
+    found = stamped(str(tmp_path))
+    assert found is not None
+    assert (found["ago_s"], found["driven"]) == (0.0, True), "the clock of its file system was set back"

@@ -58,11 +58,8 @@ def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> N
     run = later["runs"]["t"]
     assert run["phase_time"] == 5.0
     assert "elapsed_s" not in run
-    assert steady({"runs": [{"run_id": "t", "tags": ["a task"], "ids": [4, 7]}]}, None)["runs"]["t"] == {
-        "run_id": "t",
-        "tags": ["a task"],
-        "ids": [4, 7],
-    }
+    plain = {"run_id": "t", "tags": ["a task"], "ids": [4, 7], "none": []}
+    assert steady({"runs": [plain]}, None)["runs"]["t"] == plain, "only lists of tasks and hosts have names"
     moved = [name for name in run["tasks"] if run["tasks"][name] != first["runs"]["t"]["tasks"][name]]
     assert moved == [], "a jitter of a second is no news"
     assert difference(first, steady(status(110.0, tasks=3, step=1), later))["runs"]["t"]["tasks"]
@@ -212,5 +209,29 @@ def test_a_run_that_has_left_the_journal_is_read_whole_for_those_who_look_at_it(
         read = len(source.read)
         assert await first(feed, "t") == {"phase": "FAILED"}, "nobody looks at it any more"
         assert len(source.read) == read == 1
+        view, asked = feed.view("old", None), source.asked
+        async for _ in view:
+            if source.asked > asked + 5:
+                break
+        await cast("Any", view).aclose()
+        assert len(source.read) == read + 1, "what changes no more is read once for those who look"
 
     asyncio.run(look())
+
+
+def test_a_host_of_two_runs_is_shown_with_both_and_with_the_gpus_that_one_of_them_knows() -> None:
+    load = {"index": 0, "utilization_percent": 97.0, "memory_used_bytes": 1, "memory_total_bytes": 4}
+    known = {"state": "OPEN", "cpu_percent": 5.0}
+    runs = {
+        "first": {"phase": "RUNNING", "hosts": {"a": {**known, "gpus": [load]}}},
+        "second": {"phase": "RUNNING", "hosts": {"a": {**known, "gpus": []}}},
+    }
+    assert viewer_document({"runs": runs}, None)["hosts"] == {
+        "a": {
+            **known,
+            "runs": ["first", "second"],
+            "gpus": [[0, 97.0, 25, None]],
+            "reason": None,
+            "memory_percent": None,
+        }
+    }

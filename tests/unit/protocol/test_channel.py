@@ -68,6 +68,8 @@ def test_a_banner_on_the_channel_is_named_as_such() -> None:
 
 
 def test_what_is_too_long_is_not_sent() -> None:
+    longest = {"a": "x" * (JSON_BYTES_MAX - len('{"a":""}'))}
+    assert Decoder().feed(encode(longest)) == [(longest, b"")]
     with pytest.raises(FrameError):
         encode({"a": "x" * JSON_BYTES_MAX})
     with pytest.raises(FrameError):

@@ -30,15 +30,21 @@ def test_what_fits_is_taken_as_it_is(what: str) -> None:
     assert json.loads(json.dumps(check_of(SAID[what], ASKED)(value))) == value
 
 
-@pytest.mark.parametrize(("type_", "most"), [(int, COUNT_MAX), (float, 1e308)])
+@pytest.mark.parametrize(
+    ("type_", "least", "most", "beyond"),
+    [
+        (int, -COUNT_MAX - 1, COUNT_MAX, (-COUNT_MAX - 2, COUNT_MAX + 1)),
+        (float, -1e308, 1e308, (float("-inf"), float("inf"), float("nan"))),
+    ],
+)
 def test_a_number_for_which_no_bounds_are_declared_has_those_of_what_is_kept(
-    type_: type, most: float
+    type_: type, least: float, most: float, beyond: tuple[float, ...]
 ) -> None:
     check = check_of(type_)
-    assert check(most) == most
-    for beyond in (most + 1 if type_ is int else float("inf"), float("nan")):
+    assert (check(least), check(most)) == (least, most)
+    for value in beyond:
         with pytest.raises(Misfit):
-            check(beyond)
+            check(value)
 
 
 WRONG = [(what, way, value) for what, type_ in SAID.items() for way, value in wrong(type_)]

@@ -75,6 +75,13 @@ def test_it_is_refused_at_its_line(tmp_path: Path, script: str, strategy: str, t
     assert str(refused.value) == f"{file}:6:11: run.script: {said}"
 
 
+def test_workers_that_are_split_over_the_hosts_are_counted_by_these(tmp_path: Path) -> None:
+    file = Path(spec(tmp_path, FIT, "multi_worker_mirrored", "{worker: {gpus: split}}"))
+    file.write_text(file.read_text().replace("slots: 4", "gpus: 4"))
+    with pytest.raises(SpecError, match="two workers would train two copies"):
+        load_plan(file)
+
+
 @pytest.mark.parametrize(
     ("strategy", "tasks", "more"),
     [

@@ -67,7 +67,7 @@ class Feed:
         self._known: Document | None = None
         self._version = 0
         self._seq = 0
-        self._opened: Counter[str] = Counter()
+        self._opened: Counter[str | None] = Counter()
         """The runs that somebody looks at."""
 
     @property
@@ -80,7 +80,7 @@ class Feed:
     ) -> AsyncIterator[dict[str, str]]:
         """Yield the messages for one viewer: `snapshot`, then `delta` and `event`."""
         self._viewers += 1
-        self._opened[run_id or ""] += 1
+        self._opened[run_id] += 1
         if self._poll is None:
             self._known = None
             self._poll = asyncio.create_task(self._go_on())
@@ -89,7 +89,7 @@ class Feed:
                 yield message
         finally:
             self._viewers -= 1
-            self._opened[run_id or ""] -= 1
+            self._opened[run_id] -= 1
             if not self._viewers and self._poll is not None:
                 self._poll.cancel()
                 self._poll = None

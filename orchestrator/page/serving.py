@@ -77,7 +77,6 @@ def server(app: ASGIApp, begun: Callable[[], None] = lambda: None) -> uvicorn.Se
     config = uvicorn.Config(
         app,
         log_level="critical",
-        access_log=False,
         lifespan="off",
         loop="asyncio",
         http=protocol,

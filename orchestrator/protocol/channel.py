@@ -41,14 +41,12 @@ def beginning(message: Mapping[str, Any], blob_bytes: int) -> bytes:
         FrameError: the frame would be too long, or JSON cannot represent a value.
     """
     try:
-        # A diverged loss is NaN. JSON cannot represent NaN, and a reader must not fail because of one.
-        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except ValueError:
         try:
-            text = json.dumps(_finite(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        except (ValueError, TypeError, RecursionError) as e:
-            raise FrameError(f"the message cannot be written as JSON: {e}") from e
-    except (TypeError, RecursionError) as e:
+            text = _as_json(message)
+        except ValueError:
+            # A diverged loss is NaN. JSON cannot represent NaN, and a reader must not fail because of one.
+            text = _as_json(_finite(message))
+    except (ValueError, TypeError, RecursionError) as e:
         raise FrameError(f"the message cannot be written as JSON: {e}") from e
     # A name or a log line may hold a lone surrogate (from bytes that are not UTF-8). It becomes '?'.
     body = text.encode("utf-8", "replace")
@@ -131,6 +129,10 @@ def _lengths(header: bytes) -> tuple[int, int]:
             f"{JSON_BYTES_MAX} + {BLOB_BYTES_MAX}. Does something else write to this channel?"
         )
     return body_bytes, blob_bytes
+
+
+def _as_json(message: Mapping[str, Any]) -> str:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

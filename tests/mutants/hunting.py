@@ -83,13 +83,10 @@ class Hunt:
             self._begin(next(waiting, None), items, live, running)
         while running.get_map():
             for key, _ in running.select():
-                fork: _Fork = key.data
-                fork.said += (data := os.read(fork.pipe, 1 << 16))
-                if not data:
-                    running.unregister(fork.pipe)
-                    self._tell(fork.end())
-                    if time.monotonic() < until:
-                        self._begin(next(waiting, None), items, live, running)
+                running.unregister(key.fd)
+                self._tell(key.data.end())
+                if time.monotonic() < until:
+                    self._begin(next(waiting, None), items, live, running)
         return True
 
     def _begin(
@@ -101,7 +98,7 @@ class Hunt:
     ) -> None:
         if mutant is not None:
             fork = _Fork(mutant, [item for test in mutant.tests for item in items.get(test, ())], live)
-            running.register(fork.pipe, selectors.EVENT_READ, fork)
+            running.register(fork.process, selectors.EVENT_READ, fork)
 
 
 def _by_name(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
@@ -130,10 +127,9 @@ def live_functions() -> _Live:
 class _Fork:
     def __init__(self, mutant: Mutant, items: list[pytest.Item], live: _Live) -> None:
         self.mutant = mutant
-        self.said = b""
         self._began = time.monotonic()
         self._scratch = tempfile.mkdtemp(prefix="orch-mutant-")
-        self.pipe, told = os.pipe()
+        self._pipe, told = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
@@ -141,7 +137,7 @@ class _Fork:
                 signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 signal.alarm(int(patient(FORK_S)))
-                os.close(self.pipe)
+                os.close(self._pipe)
                 os.set_inheritable(told, False)
                 end, by = _judged(mutant, items, live, Path(self._scratch))
                 os.write(told, json.dumps([end, by]).encode())
@@ -150,6 +146,8 @@ class _Fork:
             finally:
                 os._exit(0)
         os.close(told)
+        self.process = os.pidfd_open(self._pid)
+        """Its end, and not that of the pipe, which a process of its tests may hold in a session of its own."""
 
     def end(self) -> Verdict:
         with contextlib.suppress(ProcessLookupError):
@@ -157,9 +155,15 @@ class _Fork:
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._scratch, ignore_errors=True)
         took_s = time.monotonic() - self._began
-        if not self.said:
+        os.set_blocking(self._pipe, False)
+        said = b""
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self._pipe, 1 << 16)
+        os.close(self._pipe)
+        os.close(self.process)
+        if not said:
             return Verdict(self.mutant, "hangs" if took_s > FORK_S - 1 else "crashes", "", took_s)
-        end, by = json.loads(self.said)
+        end, by = json.loads(said)
         return Verdict(self.mutant, end, by, took_s)
 
 

@@ -7,7 +7,6 @@ has only one thread.
 from __future__ import annotations
 
 import os
-import time
 
 from orchestrator.both.hostdir import HostFault, fault_of
 from orchestrator.both.value import Value
@@ -39,7 +38,6 @@ class Result(Value):
 class _Job(Value):
     pid: int
     reader: int
-    deadline_at: float
     done: Callable[[Result], None]
     keep: bool
     output: bytearray
@@ -105,7 +103,7 @@ class Jobs:
                 os.close(here)
             os.close(writer)
             os.close(source)
-        self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep, bytearray()))
+        self._add(_Job(pid, reader, done, keep, bytearray()), deadline_s)
 
     def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
         """Run `work` in a fork. The output is its value or its error, as the JSON that `answer_of` reads.
@@ -117,7 +115,7 @@ class Jobs:
         if pid == 0:
             _work(work, writer)
         os.close(writer)
-        self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, False, bytearray()))
+        self._add(_Job(pid, reader, done, False, bytearray()), deadline_s)
 
     def end(self) -> None:
         """Kill all jobs without `keep`. The agent ends, and nothing will read their answers."""
@@ -137,11 +135,11 @@ class Jobs:
             if pid in self._jobs:
                 self._statuses[pid] = os.waitstatus_to_exitcode(status)
 
-    def _add(self, job: _Job) -> None:
+    def _add(self, job: _Job, deadline_s: float) -> None:
         os.set_blocking(job.reader, False)
         self._jobs[job.pid] = job
         self._loop.watch(job.reader, READ, lambda _events: self._read(job))
-        self._loop.after(max(0.0, job.deadline_at - time.monotonic()), lambda: self._expire(job))
+        self._loop.after(deadline_s, lambda: self._expire(job))
 
     def _read(self, job: _Job) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.both.within import Tree
-from orchestrator.checkpoints import claims
+from orchestrator.checkpoints import claims, places
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.seed import finish, seed
 from orchestrator.protocol.orders.driving import Claim, Stamp
@@ -61,6 +62,10 @@ def test_a_directory_that_nobody_has_looked_after_for_long_is_free(tmp_path: Pat
     (tmp_path / "gen-000001" / "events.out").write_text("saved, while no coordinator is there")
     assert stamped(str(tmp_path))["driven"], "somebody saves"  # type: ignore[index]
     age(tmp_path, claims.DRIVEN_S + 5)
+    with (tmp_path / "gen-000001" / "events.out").open("a") as file:
+        file.write("; and goes on with the same file")
+    assert stamped(str(tmp_path))["driven"], "the directory itself is as old as before"  # type: ignore[index]
+    age(tmp_path, claims.DRIVEN_S + 5)
     seed(str(tmp_path), 2, claim=THEIRS, host_dir="/host-2")
 
 
@@ -106,3 +111,64 @@ def test_row_100_a_generation_that_is_another_one_than_was_built_is_refused(
             finish(tree, building, "gen-000001", {})
     assert sorted(path.name for path in root.iterdir()) == ["away"]
     assert list(home.iterdir()) == []
+
+
+def test_a_stamp_without_its_host_names_none_and_looking_at_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / ".orch").mkdir()
+    (tmp_path / ".orch" / claims.FILE).write_text(json.dumps({**MINE, "since": 1.0}))
+    probe = tmp_path / ".orch" / f"{claims.FILE}.{os.uname().nodename}.{os.getpid()}.now"
+    probe.write_text("of a process that was killed")
+    found = stamped(str(tmp_path))
+    assert found is not None
+    assert (found["host"], found["driven"], found["claim"]["run"]) == ("", True, MINE["run"])
+    assert os.listdir(tmp_path / ".orch") == [claims.FILE]
+
+
+@pytest.mark.parametrize(("mode", "lock"), [(0o770, 0o660), (0o700, 0o600), (0o755, 0o600)])
+def test_the_lock_is_the_groups_where_the_directory_is(tmp_path: Path, mode: int, lock: int) -> None:
+    before = os.umask(0)
+    try:
+        tmp_path.chmod(mode)
+        with places.locked(str(tmp_path)):
+            assert (tmp_path / ".orch" / "lock").stat().st_mode & 0o777 == lock
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("group", "mask", "then"), [(None, 0o000, 0o022), (None, 0o077, 0o077), ("group", 0o077, 0o007)]
+)
+def test_what_is_made_in_a_directory_is_for_its_group_or_for_nobody_else(
+    tmp_path: Path, group: str | None, mask: int, then: int
+) -> None:
+    group = grp.getgrgid(os.getgid()).gr_name if group else None
+    before = os.umask(mask)
+    try:
+        places.admit(str(tmp_path / "saves"), group)
+        assert os.umask(0) == then
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_is_a_generation_by_its_whole_name_alone(tmp_path: Path) -> None:
+    for name in ("gen-000002", "12", "gen-", "gen-3x", "gen-000010"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gen-000011").write_text("a file")
+    assert places.highest(str(tmp_path)) == 10
+    with Tree(str(tmp_path)) as tree:
+        assert places.generations(tree) == [10, 2]
+
+
+def test_a_claim_is_read_with_the_directory_that_it_names_and_is_never_of_the_future(tmp_path: Path) -> None:
+    assert claims.claimed_of({**MINE, "since": 5}) == {**MINE, "since": 5}
+    assert claims.claimed_of({**MINE, "since": 5, "checkpoint_dir": 7}) == {
+        **MINE,
+        "since": 5,
+        "checkpoint_dir": None,
+    }
+    assert claims.claimed_of({**MINE, "since": True}) is None
+    seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")
+    age(tmp_path, -3600.0)
+    found = stamped(str(tmp_path))
+    assert found is not None
+    assert (found["ago_s"], found["driven"]) == (0.0, True), "the clock of its file system was set back"

@@ -248,6 +248,10 @@ def test_large_datasets_are_summed_slab_by_slab(
     directory = backup.folder(str(tmp_path), 0)
     backup.write(directory, {backup.STEPS: 7, "model/00000": values}, backup.Position(0, 7, 7))
     assert reads(hdf5, Path(directory, backup.NAME)) == 7
+    with h5py.File(Path(directory, backup.NAME)) as file:
+        slabs = list(hdf5._slabs(file["model/00000"]))
+    assert max(slab.nbytes for slab in slabs) <= 24, "memory is needed for one of them only"
+    assert [value for slab in slabs for value in np.ravel(slab)] == np.ravel(values).tolist()
 
 
 def test_zip_archives_that_claim_more_than_they_hold_are_refused(tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_without_a_file_and_without_runs_there_is_nothing_to_ask(orch: Desk, api
     )
 
 
+def test_that_no_host_is_free_is_said_to_a_person(orch: Desk, tmp_path: Path) -> None:
+    file = tmp_path / "lab.yaml"
+    file.write_text("hosts:\n  - {name: away, address: 127.0.0.1, port: 1}\n")
+    assert orch("hosts", str(file), "--free", "--json") == 0
+    assert (json.loads(orch.put_out)["hosts"], orch.said) == ([], "")
+    assert orch("hosts", str(file), "--free") == 0
+    assert orch.said == "No host is free\n"
+
+
 @pytest.mark.parametrize("words", [("lab.yaml",), ("--inventory", "lab.yaml"), ()])
 def test_an_inventory_alone_is_shown_whether_it_is_named_chosen_or_the_users_own(
     orch: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]

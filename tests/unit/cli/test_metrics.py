@@ -164,6 +164,7 @@ def test_other_users_and_web_pages_read_nothing(headers: dict[str, str], status:
         with pytest.raises(urllib.error.HTTPError) as caught:
             scraped(port, **headers)
         assert caught.value.code == status
+        assert "server" not in caught.value.headers, "which server it is is told to nobody"
 
 
 @pytest.mark.fault(52)

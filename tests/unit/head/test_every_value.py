@@ -368,3 +368,8 @@ def test_a_trail_that_nobody_hears_stays_small_and_loses_nothing() -> None:
         trail.add([[step, float(step)]], step / 4, 1)
         trail.told()
     assert len(trail.content()["rows"]) <= 140
+
+
+def test_of_equal_lows_and_highs_the_first_step_is_told() -> None:
+    rows: list[stretches.Row] = [[1, 2.0], [2, 2.0]]
+    assert stretches.joined(*rows) == [1, 2, 2, 4.0, 2.0, 2.0, 1, 2.0, 1, 2.0]

@@ -46,7 +46,7 @@ from orchestrator.core.state.phase_states import Phase, Swept
 from orchestrator.core.state.run import Problem, Run, new_run
 from orchestrator.head.coordinator.executor import Executor
 from orchestrator.head.hosts import preparation
-from orchestrator.head.journal.states import read_run, unpacked
+from orchestrator.head.journal.states import packed_run, read_run, unpacked
 from orchestrator.head.links import link as link_module
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
@@ -519,3 +519,12 @@ def test_what_is_kept_of_a_run_goes_with_its_last_host(rig: Rig) -> None:
     assert rig.executor._opened == {}
     rig.executor.reported("r", "a", valid(Report), cast("HostLink", None))
     assert not [event for _, event in rig.events if isinstance(event, HostReported)], "it has come too late"
+
+
+def test_a_state_that_hosts_keep_is_read_whole_or_not_at_all() -> None:
+    run = new_run("t-1", make_plan(["a"], checkpoint=False), epoch=1, at=0.0)
+    text = packed_run(run)
+    assert read_run(unpacked(text)) == read_run(unpacked(unpacked(text))) == run
+    for broken in (text[: len(text) // 2 // 4 * 4], "AAAA", "no base 64", ""):
+        with pytest.raises(ValueError, match=r"unpacked|cut off|base64|padding"):
+            unpacked(broken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -23,6 +24,7 @@ from orchestrator.core.in_words import InWords
 from orchestrator.core.notes import NoteKind
 from orchestrator.head.journal import witness
 from orchestrator.head.journal.entries import Outcome
+from orchestrator.head.journal.format import error_of
 from orchestrator.head.journal.journal import Journal
 from orchestrator.head.journal.reading import read_runs
 from tests.unit.head.test_journal import a_run
@@ -251,3 +253,26 @@ def test_what_a_failed_transaction_would_have_written_is_written_by_the_next(
     (kept,) = journal.contents().kept
     journal.close()
     assert kept.run == last
+
+
+@pytest.mark.parametrize(
+    ("code", "is_limited", "said"),
+    [
+        (sqlite3.SQLITE_IOERR, True, "may write files of"),
+        (sqlite3.SQLITE_IOERR, False, "disk I/O error"),
+        (sqlite3.SQLITE_READONLY, True, "disk I/O error"),
+        (sqlite3.SQLITE_CORRUPT, True, "is damaged"),
+    ],
+)
+def test_a_limit_of_file_sizes_is_named_only_where_a_write_failed(
+    tmp_path: Path, code: int, is_limited: bool, said: str
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        soft = 1 << 40 if is_limited else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, before[1]))
+        assert said in error_of(str(tmp_path / "journal.db"), error).message
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

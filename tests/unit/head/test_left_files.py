@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.state.phase_states import Ended, Phase
+from orchestrator.core.state.phase_states import Ended, Phase, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code import push_rules
 from orchestrator.head.effects.left_files import LeftFiles
@@ -122,3 +122,25 @@ def test_a_host_on_which_no_task_was_started_is_not_asked(run: Run, tmp_path: Pa
     kept.end(Host({"model.keras": b"weights"}), begun, "a")
     kept.end(Host({"model.keras": b"weights"}), run, "elsewhere")
     assert not (tmp_path / "t-outputs").exists()
+
+
+def test_without_outputs_in_the_spec_what_was_left_is_told_and_nothing_is_fetched(
+    run: Run, tmp_path: Path
+) -> None:
+    bare = replace(run, plan=replace(run.plan, outputs=()))
+    kept = left_files(tmp_path)
+    kept.end(Host({"model.keras": b"weights"}), bare, "a")
+    told = known(bare, kept)
+    left = {"task": "worker:0", "host": "a", "files": 1, "bytes": 7, "fetched": 0}
+    assert (told["directory"], told["tasks"], told["problems"]) == (None, [left], [])
+    assert not (tmp_path / "t-outputs").exists()
+
+
+def test_more_is_awaited_of_runs_alone_whose_end_this_coordinator_has_seen(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    run = replace(run, phase_state=Ended(phase=Phase.SUCCEEDED, proof={"a": Swept()}))
+    assert known(run, kept)["pending"] is False, "nobody lists the files of an older run any more"
+    kept.await_end(run.run_id)
+    assert known(run, kept)["pending"] is True
+    kept.forget([run.run_id])
+    assert known(run, kept)["pending"] is False

@@ -208,6 +208,17 @@ def test_only_the_named_tasks_are_waited_for_and_forgotten(rig: Rig) -> None:
     assert not rig.is_behind
 
 
+def test_the_clock_of_a_runs_host_is_known_until_the_last_of_its_logs_is_forgotten(rig: Rig) -> None:
+    rig.copier.expect(rig.run, TaskId("worker", 1), "b", 1)
+    rig.link.ahead_s = 40.0
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    rig.copier.forget("t-1", ["worker:0"])
+    assert rig.copier.clock("t-1", "a").ahead_s == 40.0, "another task's log is still copied"
+    rig.copier.forget("t-1", ["worker:1"])
+    assert rig.copier.clock("t-1", "a").ahead_s == 0.0
+
+
 @pytest.mark.fault(57)
 def test_who_waits_for_the_rest_of_a_log_is_woken_by_it_and_waits_no_longer_than_it_may(rig: Rig) -> None:
     rig.report(len(LINE))

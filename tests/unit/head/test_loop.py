@@ -25,7 +25,7 @@ from orchestrator.core.events import (
     KillRequested,
     TaskReport,
 )
-from orchestrator.core.plan import TaskId
+from orchestrator.core.plan import HostPlan, Plan, QueuePlan, TaskId, TaskPlan
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.host import Facts
 from orchestrator.core.state.phase_states import Phase, Rendezvous, Swept
@@ -256,6 +256,9 @@ def test_the_disk_is_not_tried_more_often_than_it_should_be(rig: Rig) -> None:
     rig.now += JOURNAL_RETRY_S
     rig.play(HostDown(rig.now, "a", "gone again"))
     assert rig.story.count("refused HostDown") == 2
+    assert f"for {JOURNAL_RETRY_S:.0f} s the coordinator" in (rig.loop.trouble() or ""), (
+        "since the first time"
+    )
 
 
 def test_a_deadline_that_comes_while_the_disk_is_full_waits_for_it(rig: Rig) -> None:
@@ -458,6 +461,26 @@ def test_another_coordinator_goes_on_with_what_was_kept(rig: Rig, tmp_path: Path
     other.journal.close()
 
 
+def test_runs_of_the_queue_begin_one_after_the_other_as_what_they_need_becomes_free(rig: Rig) -> None:
+    def phases() -> list[Phase]:
+        return [run.phase for run in rig.loop.runs.values()]
+
+    host = HostPlan("a", address="a", gpus=(0,))
+    task = TaskPlan(W0, "a", (0,))
+    for name in ("first", "second"):
+        plan = Plan(name, "mirrored", (host,), (task,), "t.py", queue=QueuePlan("normal"))
+        rig.loop.submit(new_run(name, plan, epoch=1, at=rig.now))
+        rig.now += 1
+    assert phases() == [Phase.QUEUED, Phase.QUEUED]
+    rig.tick()
+    assert phases() == [Phase.PENDING, Phase.QUEUED]
+    rig.loop.post("first", KillRequested(rig.now))
+    rig.now += 30
+    rig.tick()
+    assert phases() == [Phase.KILLED, Phase.PENDING]
+    assert rig.loop._waits == set(), "nobody waits any more"
+
+
 # --- a fault of ours ----------------------------------------------------------------------------------------
 
 
@@ -473,6 +496,7 @@ def test_a_step_that_raises_stops_the_decisions_about_that_run_and_changes_nothi
     rig.play(impossible(rig))
     assert rig.run is before
     assert rig.story == ["kept HostUp"], "the event is there to be replayed, and nothing is done"
+    assert rig.loop.sleep_s() is None, "it is not woken for what was due"
     rig.play(rig.report(), HostDown(rig.now, "a", "gone"))
     assert rig.run is before
     rig.now += 1e6

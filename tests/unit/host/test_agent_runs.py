@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def test_of_runs_that_are_over_a_line_each_is_told_of_their_ends(tmp_path: Path)
     told = check_of(KnownRuns)(json.loads(json.dumps(found)))["runs"]
     assert [len(run["tasks"]) for run in told] == [8] * 30
     assert told[0]["tasks"][0]["exit"]["last_lines"] == ["19 " + "x" * 197]
+    assert told[0]["bytes"] > 0
+    brief = agent_runs.known(str(tmp_path), records=False, brief=True)["runs"]
+    assert [(run["bytes"], run["age_s"], run["tasks"]) for run in brief] == [(0, None, [])] * 30
 
 
 def test_directories_that_are_no_runs_or_tasks_hide_nothing(tmp_path: Path) -> None:
@@ -85,6 +89,20 @@ def test_a_run_that_an_agent_watches_is_not_removed_without_a_word(tmp_path: Pat
     driving.release(run)
     assert agent_runs.remove(host_dir, run, owner="another", even_alive=False) == {}
     assert not (tmp_path / "runs" / run).exists()
+
+
+def test_a_run_that_was_driven_a_moment_ago_is_removed_by_its_owner_alone(tmp_path: Path) -> None:
+    host_dir, run = str(tmp_path), CLAIM["run"]
+    directory = tmp_path / "runs" / run
+    directory.mkdir(parents=True)
+    gone = {**CLAIM, "since": 1.0, "agent": DEAD}
+    looked_at = time.clock_gettime(time.CLOCK_BOOTTIME) - 20.0
+    (directory / claims.FILE).write_text(json.dumps({**gone, "looked_at": looked_at}))
+    with pytest.raises(HostFault, match=r"of ml@head-1 was driven 2\d s ago"):
+        agent_runs.remove(host_dir, run, owner="another", even_alive=False)
+    assert directory.exists()
+    assert agent_runs.remove(host_dir, run, owner=CLAIM["id"], even_alive=False) == {}
+    assert not directory.exists()
 
 
 def test_whose_a_run_is_and_since_when_is_told_as_long_as_its_directory_is_there(tmp_path: Path) -> None:

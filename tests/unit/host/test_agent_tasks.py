@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -116,6 +117,27 @@ def test_who_stops_what_has_just_ended_is_told_that_it_has(rig: Rig, when: str) 
     assert rig.said[1]["error"]["code"] == "gone"
     with pytest.raises(HostFault, match="has ended"):
         rig.tasks.forward(rig.link, STACKS)
+
+
+def test_what_is_known_of_an_end_stays_when_its_record_has_gone(rig: Rig) -> None:
+    rig.tasks.watch(RUN, 0.5, None)
+    rig.end()
+    assert rig.link.ended
+    os.unlink(os.path.join(rig.directory, "exit.json"))
+    os.utime(rig.directory, (0, 0))
+    (task,) = rig.tasks.report(RUN)
+    assert rig.link.ended
+    assert task["exit"] is not None
+    assert task["exit"]["cause"] == "start-failed"
+    assert rig.buried == 0, "nothing is recovered of a task whose end is known"
+
+
+def test_a_shim_that_begins_to_listen_is_found_by_the_next_look(rig: Rig) -> None:
+    rig.tasks.watch(RUN, 0.5, None)
+    with record.listen(rig.directory) as listener:
+        assert select.select([listener], [], [], 0.0)[0] == []
+        rig.tasks.scan()
+        assert select.select([listener], [], [], 0.0)[0] == [listener]
 
 
 class Starts:

@@ -22,9 +22,10 @@ from orchestrator.both.hostdir import HostFault
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.plan import HostPlan
 from orchestrator.host.agent import gpus, leases
-from orchestrator.host.agent.leases import LEASED, GpuLeases
+from orchestrator.host.agent.leases import LEASED, GpuLeases, leased
 from orchestrator.host.agent.streams import Loop
 from orchestrator.host.system import gpu_lease
+from orchestrator.protocol.limits import NAME_CHARS_MAX
 from tests.unit.core.transcript import make_plan
 
 _numbers = itertools.count(1_000_000 + os.getpid() * 100)
@@ -398,3 +399,15 @@ def test_a_run_that_wants_another_gpu_lets_the_first_go(tmp_path: Path, loop: Lo
 def test_a_lease_that_cannot_be_taken_at_all_is_no_lease_of_another() -> None:
     with pytest.raises(OSError, match="too long"):
         gpu_lease.acquire("x" * 200)
+
+
+def test_of_a_holders_answer_short_words_and_possible_times_alone_are_told() -> None:
+    told = leased(3, "m", {"run": "r", "head": "h" * NAME_CHARS_MAX, "since": 0.0})
+    assert told == {"gpu": 3, "user": "m", "run": "r", "head": "h" * NAME_CHARS_MAX, "since": 0.0}
+    nonsense = {"run": "h" * (NAME_CHARS_MAX + 1), "head": "a\x1b[2J", "since": -1.0}
+    assert leased("MIG-1", "", nonsense) == {
+        **dict.fromkeys(("gpu", "user", "run", "head", "since")),
+        "instance": "MIG-1",
+    }
+    for since in (7, 2.5e11, float("nan"), "1"):
+        assert leased(3, None, {"since": since})["since"] is None

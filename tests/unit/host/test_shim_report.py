@@ -276,6 +276,14 @@ def test_a_shim_survives_what_it_has_to_say() -> None:
     assert check_of(Task)(frame["report"])["said"][-1] == TRIMMED
 
 
+def test_an_agent_that_says_nothing_holds_up_no_shim() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        link = AgentLink(ours, 0.0)
+        assert not ours.getblocking()
+        assert link.receive() == []
+
+
 @pytest.mark.parametrize("chars", [10, 5 << 20])
 def test_an_answer_that_no_frame_holds_is_an_error(chars: int) -> None:
     ours, theirs = socket.socketpair()

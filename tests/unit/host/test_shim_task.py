@@ -7,12 +7,17 @@ import select
 import signal
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from orchestrator.both import process
 from orchestrator.host.shim.spawn import StartFailed, spawn
+from orchestrator.host.shim.state import Ended, StopBy
 from orchestrator.host.shim.task import TaskProcess
+
+if TYPE_CHECKING:
+    from orchestrator.host.system.cgroup import Cgroup
 
 START = {"run": "r-20260101-1", "task": "worker:0", "generation": 1}
 
@@ -84,3 +89,28 @@ def test_what_cannot_be_started_is_said_and_leaves_no_child(
         spawn(argv, {}, str(tmp_path / directory), None, None)
     assert len(os.listdir("/proc/self/fd")) == open_before
     assert children() <= children_before, "the child that could not start was waited for"
+
+
+class Group:
+    """A control group that counts what the kernel has killed in it."""
+
+    def __init__(self, kills: int | None, peak: int | None) -> None:
+        self.kills, self.peak = kills, peak
+
+    def oom_kills(self) -> int | None:
+        return self.kills
+
+    def peak_bytes(self) -> int | None:
+        return self.peak
+
+
+@pytest.mark.parametrize(
+    ("kills", "cause", "peak"), [(1, "oom", 9 << 30), (0, "signal", 9 << 30), (None, "signal", None)]
+)
+def test_who_was_killed_in_his_own_control_group_for_want_of_memory_is_told_so(
+    tmp_path: Path, kills: int | None, cause: str, peak: int | None
+) -> None:
+    task = TaskProcess({**START, "host_dir": str(tmp_path)})
+    task._group = cast("Cgroup", Group(kills, peak))
+    assert task.cause(Ended(100.0, signal=9), StopBy.NOBODY) == cause
+    assert task.peak_rss_bytes == peak

@@ -58,6 +58,8 @@ def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> N
     run = later["runs"]["t"]
     assert run["phase_time"] == 5.0
     assert "elapsed_s" not in run
+    plain = {"run_id": "t", "tags": ["a task"], "ids": [4, 7], "none": []}
+    assert steady({"runs": [plain]}, None)["runs"]["t"] == plain, "only lists of tasks and hosts have names"
     moved = [name for name in run["tasks"] if run["tasks"][name] != first["runs"]["t"]["tasks"][name]]
     assert moved == [], "a jitter of a second is no news"
     assert difference(first, steady(status(110.0, tasks=3, step=1), later))["runs"]["t"]["tasks"]
@@ -141,6 +143,24 @@ def test_a_viewer_is_told_each_event_once_and_of_many_the_newest(newest: int) ->
     assert told == list(range(max(2, newest - 255), newest + 1)), "of those since it began to look"
 
 
+class Fresh(Told):
+    """The same, in a journal in which nothing has happened yet."""
+
+    def events(self, run_id: str | None, after: int) -> dict[str, Any]:
+        newest = 0 if self.asked < 3 else self.newest
+        return {"events": [{"seq": n, "run": run_id} for n in range(after + 1, newest + 1)]}
+
+
+def test_who_looks_from_the_beginning_is_told_the_first_event_of_all() -> None:
+    async def look() -> str:
+        async for message in Feed(cast("Source", Fresh(2)), poll_s=0.01).view("t", None):
+            if message["event"] == "event":
+                return message["id"]
+        return ""
+
+    assert asyncio.run(look()) == "1"
+
+
 def test_who_has_looked_takes_no_place_of_who_looks() -> None:
     async def look() -> tuple[bool, bool]:
         source = Told(3)
@@ -189,5 +209,29 @@ def test_a_run_that_has_left_the_journal_is_read_whole_for_those_who_look_at_it(
         read = len(source.read)
         assert await first(feed, "t") == {"phase": "FAILED"}, "nobody looks at it any more"
         assert len(source.read) == read == 1
+        view, asked = feed.view("old", None), source.asked
+        async for _ in view:
+            if source.asked > asked + 5:
+                break
+        await cast("Any", view).aclose()
+        assert len(source.read) == read + 1, "what changes no more is read once for those who look"
 
     asyncio.run(look())
+
+
+def test_a_host_of_two_runs_is_shown_with_both_and_with_the_gpus_that_one_of_them_knows() -> None:
+    load = {"index": 0, "utilization_percent": 97.0, "memory_used_bytes": 1, "memory_total_bytes": 4}
+    known = {"state": "OPEN", "cpu_percent": 5.0}
+    runs = {
+        "first": {"phase": "RUNNING", "hosts": {"a": {**known, "gpus": [load]}}},
+        "second": {"phase": "RUNNING", "hosts": {"a": {**known, "gpus": []}}},
+    }
+    assert viewer_document({"runs": runs}, None)["hosts"] == {
+        "a": {
+            **known,
+            "runs": ["first", "second"],
+            "gpus": [[0, 97.0, 25, None]],
+            "reason": None,
+            "memory_percent": None,
+        }
+    }

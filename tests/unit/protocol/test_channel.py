@@ -68,6 +68,8 @@ def test_a_banner_on_the_channel_is_named_as_such() -> None:
 
 
 def test_what_is_too_long_is_not_sent() -> None:
+    longest = {"a": "x" * (JSON_BYTES_MAX - len('{"a":""}'))}
+    assert Decoder().feed(encode(longest)) == [(longest, b"")]
     with pytest.raises(FrameError):
         encode({"a": "x" * JSON_BYTES_MAX})
     with pytest.raises(FrameError):
@@ -79,6 +81,8 @@ def test_a_diverged_loss_travels_as_null() -> None:
     frame = encode({"metrics": {"loss": float("nan"), "up": float("inf"), "ok": 1.5}, "l": [float("-inf")]})
     ((message, _),) = Decoder().feed(frame)
     assert message == {"metrics": {"loss": None, "up": None, "ok": 1.5}, "l": [None]}
+    with pytest.raises(FrameError, match="cannot be written"):
+        encode({"loss": float("nan"), "a": {1, 2}})
 
 
 def test_bytes_that_are_no_utf8_do_not_stop_a_message() -> None:

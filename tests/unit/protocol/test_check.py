@@ -10,6 +10,7 @@ import pytest
 from orchestrator.protocol import hello, replies, reports
 from orchestrator.protocol.bounds import Exact, Length
 from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json, shown
+from orchestrator.protocol.limits import COUNT_MAX
 from tests.protocol_orders import TABLE
 from tests.protocol_values import ASKED, valid, wrong
 
@@ -27,6 +28,23 @@ SAID = {
 def test_what_fits_is_taken_as_it_is(what: str) -> None:
     value = valid(SAID[what])
     assert json.loads(json.dumps(check_of(SAID[what], ASKED)(value))) == value
+
+
+@pytest.mark.parametrize(
+    ("type_", "least", "most", "beyond"),
+    [
+        (int, -COUNT_MAX - 1, COUNT_MAX, (-COUNT_MAX - 2, COUNT_MAX + 1)),
+        (float, -1e308, 1e308, (float("-inf"), float("inf"), float("nan"))),
+    ],
+)
+def test_a_number_for_which_no_bounds_are_declared_has_those_of_what_is_kept(
+    type_: type, least: float, most: float, beyond: tuple[float, ...]
+) -> None:
+    check = check_of(type_)
+    assert (check(least), check(most)) == (least, most)
+    for value in beyond:
+        with pytest.raises(Misfit):
+            check(value)
 
 
 WRONG = [(what, way, value) for what, type_ in SAID.items() for way, value in wrong(type_)]
@@ -152,3 +170,5 @@ def test_what_is_refused_is_shown_in_a_word() -> None:
         "null",
         "true",
     ]
+    assert shown("x" * 58) == f"'{'x' * 58}'"
+    assert shown("x" * 59) == f"'{'x' * 59}…", "of a longer one the beginning"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,6 +204,10 @@ def test_what_is_lost_is_told_in_hours_of_a_gpu() -> None:
     assert found.as_data()["lost_gpu_hours"] == 1.0
     assert of(account(A_RESTART, now=1e9, moved=MOVED)).lost_gpu_hours is None, "an old journal"
     assert of(account(A_RESTART[:5], now=200, moved=MOVED)).lost_gpu_hours == 0.0
+    half = [replace(e, data={**e.data, "global_step": 199}) if e.kind is Kind.RESUMED else e for e in told]
+    found = of(account(half, now=1e9, moved={**MOVED, 1: Moved(125, 225, 1, 200)}))
+    assert found.badput["lost"] == pytest.approx(0.5)
+    assert found.lost_gpu_hours == pytest.approx(0.01)
 
 
 TIMES = st.floats(0, 1000, allow_nan=False)

@@ -33,3 +33,11 @@ def test_paths_that_are_spelled_out_and_read_are_found_with_their_place(tmp_path
 def test_what_cannot_be_parsed_reads_nothing_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("open('/data/a'\n")
     assert data_paths(str(tmp_path / "t.py")) == {}
+
+
+def test_the_places_in_a_module_are_told_from_where_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "train.py").write_text("import shared\nopen('/data/a')\n")
+    (tmp_path / "shared.py").write_text("open('/data/b')\n")
+    found = data_paths(str(tmp_path / "lab" / "train.py"), str(tmp_path))
+    assert found == {"/data/a": "lab/train.py:2", "/data/b": "shared.py:1"}

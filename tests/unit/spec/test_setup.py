@@ -106,5 +106,8 @@ def test_a_package_of_the_users_that_ours_would_shadow_is_refused(tmp_path: Path
         SpecError, match=r"cluster.yaml:5:.*run.script: orchestrator/__init__.py lies beside train.py"
     ):
         load_plan(file)
+    (tmp_path / "orchestrator" / "bundle_main.py").write_text("")
+    load_plan(file)  # our own sources
+    (tmp_path / "orchestrator" / "bundle_main.py").unlink()
     file.write_text(file.read_text().replace("script:", "runtime: off, script:"))
     load_plan(file)

@@ -330,6 +330,7 @@ def test_ordinary_pythons_are_taken(folder: Path, python: str) -> None:
         ("module load tf/2.21 && source ~/env/bin/activate # é", ""),
         ("export HF_TOKEN=hf_0123456789abcdefghij", "seems to hold a secret; write that under `secrets`"),
         ("export PASSWORD=x", "seems to hold a secret; write that under `secrets`"),
+        ("source key-env/bin/activate", ""),
         ("one\\ntwo", "must be one line for a shell"),
         ("", "must be one line for a shell"),
     ],

@@ -407,6 +407,13 @@ def test_without_the_runtime_python_runs_its_own_archives(folder: Path) -> None:
     )
 
 
+def test_without_the_runtime_the_script_decides_when_it_saves(folder: Path) -> None:
+    off = changed("  tasks:", "  runtime: off\n  tasks:")
+    assert diagnostics(folder, off + "  checkpoint: {dir: /shared/t}\n") == []
+    (said,) = diagnostics(folder, off + "  checkpoint: {dir: /shared/t, every: 5m}\n")
+    assert "run.checkpoint.every: needs the runtime, which is off" in said
+
+
 def test_a_script_that_is_a_symlink_out_of_the_tree_is_refused(folder: Path) -> None:
     (folder / "out.py").symlink_to(sys.executable)
     assert diagnostics(folder, changed("train.py", "out.py")) == [

@@ -201,6 +201,12 @@ def test_a_secrets_file_that_cannot_be_taken(tmp_path: Path, case: str) -> None:
     assert caught.value.message == f"{file}:8:28: run.secrets.WANDB_API_KEY: {said}"
 
 
+def test_a_secret_may_be_as_long_as_is_said(tmp_path: Path) -> None:
+    write_secret(tmp_path, content=b"x" * 65536)
+    _, values = load_plan(write(tmp_path, "  secrets: {WANDB_API_KEY: wandb}\n"))
+    assert values == {"WANDB_API_KEY": "x" * 65536}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_secrets_file_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(write_secret(tmp_path), 12345, 12345)
@@ -308,3 +314,9 @@ def test_a_text_of_a_megabyte_is_searched_at_once(text: str) -> None:
     looks_secret(text, "")
     assert time.process_time() - began_at < 5.0
     assert looks_secret("X", f"{text} s3://me:hush@bucket")
+
+
+def test_a_spec_with_the_address_of_a_recipient_is_never_pushed(tmp_path: Path) -> None:
+    (tmp_path / "t.py").touch()
+    plan, _ = load_plan(write(tmp_path, "  notify: {to: ['json://localhost/x']}\n"))
+    assert plan.withheld == ("cluster.yaml",)

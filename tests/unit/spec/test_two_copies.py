@@ -75,6 +75,13 @@ def test_it_is_refused_at_its_line(tmp_path: Path, script: str, strategy: str, t
     assert str(refused.value) == f"{file}:6:11: run.script: {said}"
 
 
+def test_workers_that_are_split_over_the_hosts_are_counted_by_these(tmp_path: Path) -> None:
+    file = Path(spec(tmp_path, FIT, "multi_worker_mirrored", "{worker: {gpus: split}}"))
+    file.write_text(file.read_text().replace("slots: 4", "gpus: 4"))
+    with pytest.raises(SpecError, match="two workers would train two copies"):
+        load_plan(file)
+
+
 @pytest.mark.parametrize(
     ("strategy", "tasks", "more"),
     [
@@ -125,3 +132,15 @@ def test_a_script_that_names_its_own_peers_is_refused_with_its_line(
         SpecError, match=r"train.py:\d sets TF_CONFIG, and so other peers .* remove that line"
     ):
         load_plan(file)
+
+
+def test_the_strategy_of_a_module_may_stand_beside_its_package(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "__init__.py").write_text("")
+    (tmp_path / "lab" / "train.py").write_text(f"import shared\n{FIT}")
+    (tmp_path / "shared.py").write_text(
+        "import tensorflow as tf\nS = tf.distribute.MultiWorkerMirroredStrategy()\n"
+    )
+    file = Path(spec(tmp_path, FIT, "multi_worker_mirrored", "{worker: {replicas: 2}}"))
+    file.write_text(file.read_text().replace("script: train.py", "module: lab.train"))
+    assert load_plan(file)[0].strategy == "multi_worker_mirrored"

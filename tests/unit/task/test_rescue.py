@@ -796,6 +796,8 @@ def test_a_task_tells_from_which_file_it_goes_on_and_which_it_could_not_restore(
         backup.positions(str(tmp_path))  # before the first fit
     assert [(each["file"], "position" in each["why"]) for each in told] == [(file, True)]
     (tmp_path / "orch" / "fit-of-mine").mkdir()
+    (tmp_path / "orch" / "old-1").mkdir()
+    backup.write(str(tmp_path / "orch" / "old-1"), {backup.STEPS: 9}, Position(0, 9, 9))
     Path(survivor, backup.NAME).write_bytes(b"x")
     assert backup.read(directory) is not None, "its own backup is there"
     assert {fit: each.batch for fit, each in backup.positions(str(tmp_path)).items()} == {0: 40}

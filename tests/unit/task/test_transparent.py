@@ -650,9 +650,12 @@ def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_
     assert found[1].batch == 57
     begun = Path(transparent_backup.rescued(next_own, "worker:0"), "saving_temp")
     begun.mkdir(parents=True)
+    barely = transparent_backup.rescued(next_own, "worker:2")
+    transparent_backup.write(barely, {transparent_backup.STEPS: 1}, Position(0, 1))
     for steps, there in ((50, True), (57, False), (60, False)):
         transparent_backup.write(next_own, {transparent_backup.STEPS: steps}, Position(2, steps))
         assert os.path.exists(transparent_backup.rescued(next_own, "worker:1")) is there
+        assert not os.path.exists(barely), "one of a single step is older too"
         assert begun.exists(), "a rescue may be written while a save ends"
     # A figure that is not the one that was written, and a file that is cut off, are not taken: the fit's own backup is.
     torn = Path(handed_over, transparent_backup.NAME)
@@ -660,6 +663,27 @@ def test_a_fit_goes_on_from_what_a_survivor_handed_over_until_its_own_backup_is_
     assert "model/00000 is not what was written" in verify(str(root))["rejected"][0]["why"]
     torn.write_bytes(torn.read_bytes()[:200])
     assert seed.seed(str(tmp_path), 3, keep=None)["global_step"] == 60
+
+
+def test_a_backup_is_written_where_a_link_leads_to_the_checkpoints_and_to_no_place_below(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("h5py")
+    (tmp_path / "disk" / "elsewhere").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to("disk")
+    own = transparent_backup.folder(str(tmp_path / "runs" / "gen-000001"), 0)
+    transparent_backup.write(own, {transparent_backup.STEPS: 4}, Position(1, 0, 4))
+    found = transparent_backup.position(own)
+    assert found is not None
+    assert found.steps == 4
+    (tmp_path / "disk" / "gen-000002").symlink_to("elsewhere")
+    with pytest.raises(OSError, match="gen-000002"):
+        transparent_backup.write(
+            transparent_backup.folder(str(tmp_path / "runs" / "gen-000002"), 0),
+            {transparent_backup.STEPS: 4},
+            Position(1, 0, 4),
+        )
+    assert os.listdir(tmp_path / "disk" / "elsewhere") == []
 
 
 class Callback:

@@ -74,6 +74,19 @@ def test_a_proof_says_what_it_has_found(figures: list[float] | None, expected: s
     assert expected in heard.said[0]
 
 
+def test_of_a_proof_the_chief_tells_alone_and_every_worker_ends_by_it() -> None:
+    for chief in (True, False):
+        heard: Any = Heard()
+        proof = Proof(heard, "/nowhere", chief=chief)
+        proof.names = ["dense/kernel"]
+        for figures in ([3e-5, 32.0], [math.nan, 32.0], None):
+            proof.judge(figures)
+        proof.leave_out("a step that is too large")
+        assert len(heard.said) == (4 if chief else 0)
+        with pytest.raises(RuntimeError, match="the gradient of dense/kernel differs by 2 %"):
+            proof.judge([0.02, 32.0])
+
+
 @pytest.mark.parametrize("worst", [0.02, math.nan])
 def test_a_gradient_that_differs_ends_the_run_with_the_weight(worst: float) -> None:
     proof = Proof(Heard(), "/nowhere")  # type: ignore[arg-type]

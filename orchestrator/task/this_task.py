@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both import hostdir
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,3 +69,28 @@ def _number(name: str) -> int:
 def checkpoint_dir() -> str | None:
     """Return the directory for this generation's checkpoints, seeded with the last good one; None without orch."""
     return os.environ.get("ORCH_CHECKPOINT_DIR") or None
+
+
+def directory() -> str | None:
+    """Return this task's directory on its host, which all its generations share; None where no shim has started it."""
+    given = [os.environ.get(name, "") for name in ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")]
+    return hostdir.task_dir(*given) if all(given) else None
+
+
+def scratch() -> str:
+    """Return where a task that is not the chief writes what is not kept. It goes with the run, as its generation does.
+
+    A process that no shim has started has a directory that goes with it.
+    """
+    task, generation = directory(), os.environ.get("ORCH_GENERATION")
+    if given := checkpoint_dir():
+        return given  # made by the shim, and the same
+    if task and generation:
+        return os.path.join(task, f"gen-{int(generation):06d}", "scratch")
+    import atexit
+    import shutil
+    import tempfile
+
+    made = tempfile.mkdtemp(prefix="orch-scratch-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.both.hostdir import task_dir
+from orchestrator.both.hostdir import generation_dir, task_dir
 from orchestrator.checkpoints import verify
 from orchestrator.host.system import workdir
 from tests.contract.strategy_harness import with_row
@@ -198,6 +198,20 @@ def test_what_keras_saves_is_read_at_its_path_by_all_workers_and_after_a_restart
     assert not left[1], "the chief's are the same"
     assert "not the chief" in said(second, 1)
     assert "not the chief" not in said(second, 0)
+
+
+def test_a_run_that_saves_no_checkpoints_leaves_nothing_outside_of_its_directory(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    script, out, host = SCRIPTS / "shared_files.py", tmp_path / "out", tmp_path / "host"
+    out.mkdir()
+    env = environment(replicas_on_cpu=1) | {"ORCH_CHECKPOINT_DIR": "", "ORCH_GENERATION": "2"}
+    run = gang(script, str(out), directories=[tmp_path] * 2, env=env, host_dir=host)
+    assert run.ended() == [0, 0], run.tasks[1].err
+    generation = generation_dir(str(host), "run-1", "worker:1", 2)
+    doubles = [path for path in Path(generation).rglob("*") if path.is_file()]
+    assert [path.name for path in doubles] == ["model.keras"]
+    assert str(doubles[0]).endswith(f"{out}/model.keras")
 
 
 @pytest.mark.long  # tests/cluster/test_curves.py asks it of two workers too

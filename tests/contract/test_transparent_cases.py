@@ -27,6 +27,8 @@ EXACT = 1e-4
 
 PATIENCE_S = 500.0
 
+NO_MEMORY = "there was no memory for the proof of a step"
+
 
 def rows(text: str) -> dict[str, dict[str, Any]]:
     found = (json.loads(line) for line in text.splitlines() if line.startswith('{"case"'))
@@ -191,10 +193,42 @@ def test_a_proof_that_finds_no_memory_ends_no_run(gang: Callable[..., Gang], tmp
         env = environment(strategy="mirrored", replicas_on_cpu=2, proves=proves)
         run = gang(script, directories=[tmp_path / str(proves)], env=env)
         assert run.ended(PATIENCE_S) == [0], run.tasks[0].err
-        assert ("there was no memory for the proof of a step" in said(run)) == proves, said(run)
+        assert (NO_MEMORY in said(run)) == proves, said(run)
         found.append(last_line(run.tasks[0].out))
     assert found[0]["steps"] == 3
     assert found[1] == found[0], "no batch is lost, and none trained twice"
+
+
+@pytest.mark.parametrize(("workers", "where"), [(2, "worker:1"), (1, "meanwhile")])
+def test_where_others_wait_for_a_proof_that_finds_no_memory_the_training_begins_again_without_it(
+    gang: Callable[..., Gang], tmp_path: Path, workers: int, where: str
+) -> None:
+    script, strategy = (
+        SCRIPTS / "proof_without_memory.py",
+        "multi_worker_mirrored" if workers > 1 else "mirrored",
+    )
+    told = {
+        "directories": [tmp_path / str(index) for index in range(workers)],
+        "env": environment(strategy=strategy, replicas_on_cpu=3 - workers, proves=True),
+        "host_dir": tmp_path / "host",
+    }
+    first = gang(script, where, **told)
+    failing = first.tasks[-1]
+    assert failing.ended() == 1, failing.err
+    assert f"MemoryError: {NO_MEMORY}. The training begins again, and does without it" in failing.err
+    assert "Collective ops is aborted" not in failing.err, "which would be taken for the loss of a peer"
+    assert not failing.out
+    first.close()  # as orch ends the others
+    again = gang(script, where, **told)
+    assert again.ended(PATIENCE_S) == [0] * workers, again.tasks[-1].err
+    assert "is not proved to be that of one process" in said(again)
+    if workers > 1:
+        assert "proved" not in said(again, 1), "the chief tells it"
+    plain = gang(script, directories=[tmp_path / "plain"], env=environment(strategy="mirrored"))
+    assert plain.ended(PATIENCE_S) == [0], plain.tasks[0].err
+    expected, found = last_line(plain.tasks[0].out), last_line(again.tasks[0].out)
+    assert found["steps"] == expected["steps"]
+    assert found["weights"] == pytest.approx(expected["weights"], rel=EXACT)
 
 
 def test_a_model_is_proved_once_in_a_run_and_not_again_after_a_restart(

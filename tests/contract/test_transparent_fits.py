@@ -209,6 +209,7 @@ def test_tensorflow_lists_files_in_one_order(tmp_path: Path, monkeypatch: pytest
     [
         ("keras", 2, "known"),
         ("keras", [1], "some steps"),
+        ("tf_keras", 2, "some steps"),
         *[
             (library, 1, kept)
             for library in ("keras", "tf_keras")

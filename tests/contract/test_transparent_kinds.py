@@ -18,6 +18,7 @@ from orchestrator.task.transparent.batches import divided
 from orchestrator.task.transparent.kinds import each
 from orchestrator.task.transparent.rules import Kinds
 from orchestrator.task.transparent.step import Step, line_of_script
+from orchestrator.task.transparent.whole import NotOfTheBatch
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -471,6 +472,97 @@ def test_half_of_a_mean_and_a_penalty_is_half_of_each() -> None:
     factors = tf.function(step, autograph=False)(tf.ones([4, 6]))
     found = sorted(zip(names, map(float, factors), strict=True))
     assert found == [("mean", 0.5)] * 2 + [("same", -0.5)] * 2
+
+
+class Twin:
+    """The context of the first of two replicas that have equal parts of a batch."""
+
+    replica_id_in_sync_group = 0
+
+    def all_reduce(self, _op: Any, value: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.nest.map_structure(lambda each: 2 * each, value)
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        import tensorflow as tf
+
+        return tf.concat([value, value], axis)
+
+
+TWO: Any = SimpleNamespace(num_replicas_in_sync=2, extended=SimpleNamespace(worker_devices=["CPU:0"]))
+
+
+def in_a_step(compute: Callable[[Any, Any], Any], *batch: Any) -> Any:
+    """Return what is computed in a step of a Twin from its part of a batch."""
+    import tensorflow as tf
+
+    def traced(*data: Any) -> Any:
+        step = Step(Kinds(), TWO, data, context=Twin())
+        step.replicas = 2
+        with steps.entered(step):
+            return compute(step, *step.data)
+
+    return tf.function(traced, autograph=False)(*batch)
+
+
+def test_what_python_computes_is_that_of_the_whole_batch_and_has_no_gradient() -> None:
+    """TensorFlow keeps one tape for such an operation, that of its last call: of the whole batch, or of a part."""
+    import tensorflow as tf
+
+    def compute(step: Any, x: Any) -> Any:
+        found = tf.py_function(tf.reduce_sum, [x * x], tf.float32)
+        ordinary = tf.reduce_max(x)
+        assert len(list(step.starts(ordinary))) == 1
+        for value in (found, tf.sqrt(found)):
+            with pytest.raises(NotOfTheBatch, match=r"a tf\.py_function has no gradient for it"):
+                list(step.starts(value))
+        return step.whole(found).value
+
+    assert float(in_a_step(compute, tf.constant([[1.0], [3.0]]))) == 20.0
+
+
+def test_texts_of_a_batch_are_gathered_as_they_are() -> None:
+    import tensorflow as tf
+
+    texts = [["", "positive"], ["a\0b", "größer"], ["\0", "x" * 300]]
+    for given in (texts, texts[0], [[text] for text in texts]):
+        found = in_a_step(lambda step, x: step.gathered(x), tf.constant(given)).numpy()
+        assert found.tolist() == [*tf.constant(given).numpy().tolist()] * 2
+
+
+def test_a_variable_that_a_step_assigns_gets_what_is_of_the_whole_batch() -> None:
+    import tensorflow as tf
+
+    class Told(Exception):
+        pass
+
+    def refused(message: str) -> Exception:
+        return Told(message)
+
+    report: Any = SimpleNamespace(unsupported=refused)
+    assigned: list[Any] = []
+    assign = figures._of_all_replicas(lambda _, value: assigned.append(value), report, "train.py", "/nowhere")
+    none, summed = tf.VariableAggregation.NONE, tf.VariableAggregation.SUM
+
+    def compute(step: Any, x: Any) -> Any:
+        variable = SimpleNamespace(name="centre", aggregation=none)
+        for value in (tf.reduce_mean(x), tf.reduce_sum(x), 0.5 * tf.reduce_sum(x) + 1.0, tf.reduce_max(x)):
+            assign(variable, value)
+        # These stay as they are: it is equal on all replicas, TensorFlow adds it up, or the layer keeps its own
+        assign(variable, tf.constant(7.0) * 2.0)
+        assign(SimpleNamespace(name="seen", aggregation=summed), tf.reduce_sum(x))
+        step.own_statistics = True
+        assign(variable, tf.reduce_sum(x))
+        step.own_statistics = False
+        with pytest.raises(
+            Told, match=r"train\.py: the variable centre is assigned what is neither a sum nor"
+        ):
+            assign(variable, tf.abs(tf.reduce_prod(tf.complex(x, x))))
+        return assigned
+
+    found = in_a_step(compute, tf.constant([[1.0], [3.0]]))
+    assert [float(each) for each in found] == [2.0, 8.0, 5.0, 3.0, 14.0, 4.0, 4.0]
 
 
 def test_what_tensorflow_is_given_of_a_scripts_array_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

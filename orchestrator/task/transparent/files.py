@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 
-from orchestrator.both import hostdir
+from orchestrator.task import this_task
 from orchestrator.task.transparent.strategy import out_of_scope
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
     if library == "keras" and saving is not None:
         saving.get_attr_skipset = _of_one(saving.get_attr_skipset)
     own = own_directory()
-    files = Files(own, None if chief else Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None))
+    files = Files(own, None if chief else Scratch(this_task.scratch()))
     tempfile.mkdtemp = files.remembering(tempfile.mkdtemp)  # type: ignore[assignment]
     root = sys.modules[library]
     for name in ("save", "save_weights", "export"):
@@ -69,11 +69,9 @@ def install(library: str, strategy: Any, chief: bool, report: Reporter) -> Files
 
 def own_directory() -> str | None:
     """Return the working directory where no other task writes into it; None if unknown."""
-    names = ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")
-    if not all(os.environ.get(name) for name in names):
-        return None
-    task = hostdir.task_dir(*(os.environ[name] for name in names))
-    return os.path.realpath(task + "/work") if os.path.realpath(task + "/work") == os.getcwd() else None
+    task = this_task.directory()
+    work = os.path.realpath(f"{task}/work")
+    return work if task is not None and work == os.getcwd() else None
 
 
 class Files:
@@ -234,7 +232,8 @@ def summary_dir(path: Any, top: str) -> Any:
     return os.path.join(top, full.lstrip("/") if below.startswith("..") else below)
 
 
-_NOT_CHIEF = "not-chief_temp"
+NOT_CHIEF = "not-chief_temp"
+"""In a scratch, the directory of what this module and `recording` have others than the chief write."""
 
 
 def _of_generations_before(scratch: str) -> list[str]:
@@ -246,7 +245,7 @@ def _of_generations_before(scratch: str) -> list[str]:
     older = sorted(
         (each for each in os.listdir(task) if each.startswith("gen-") and each < own), reverse=True
     )
-    return [os.path.join(task, each, name, _NOT_CHIEF) for each in older]
+    return [os.path.join(task, each, name, NOT_CHIEF) for each in older]
 
 
 def _newest(paths: list[str]) -> float:
@@ -255,18 +254,11 @@ def _newest(paths: list[str]) -> float:
 
 
 class Scratch:
-    """A directory in which every path has a substitute."""
+    """A directory in which every path has a substitute: in the scratch of this task's generation."""
 
-    def __init__(self, within: str | None) -> None:
-        if within is None:
-            import tempfile
-
-            self._root = tempfile.mkdtemp(prefix="orch-not-chief-")
-            self._own = self._root
-        else:
-            # This task's checkpoint directory is itself a host-local scratch that is thrown away.
-            self._root = os.path.join(os.path.abspath(within), _NOT_CHIEF)
-            self._own = os.path.abspath(within)
+    def __init__(self, within: str) -> None:
+        self._own = os.path.abspath(within)
+        self._root = os.path.join(self._own, NOT_CHIEF)
         self._roots = [self._root, *_of_generations_before(self._own)]
 
     def to_write(self, path: Any) -> Any:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from orchestrator.both import hostdir
+from orchestrator.task import this_task
 from orchestrator.task.transparent.reporter import Reporter
 from orchestrator.task.transparent.strategy import build, enter_for_good, mean_over_workers, replace_others
 
@@ -113,10 +113,8 @@ def prepare(imports: Imports, options: dict[str, Any], report: Reporter, script:
 
 def _of_this_task(name: str) -> str:
     """Return the path of a file that the next generation of this task finds; empty where none would."""
-    names = ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")
-    if not all(os.environ.get(each) for each in names):
-        return ""
-    return os.path.join(hostdir.task_dir(*(os.environ[each] for each in names)), name)
+    task = this_task.directory()
+    return os.path.join(task, name) if task is not None else ""
 
 
 def library_of(imports: Imports) -> str:

@@ -104,12 +104,23 @@ class Proofs:
         room = room and not os.path.exists(self._failed)
         return mean_over_workers(self._strategy, float(room)) > 1 - 1e-6
 
-    def has_failed(self) -> None:
-        """Remember that there was no memory. Other workers wait in vain for a part of it, so these begin again."""
+    def has_failed(self, step: Callable[[], Any]) -> Any:
+        """Remember that there was no memory, and make the step without it.
+
+        Other workers wait in vain for a part of the proof, so they begin again. So does a process of which a replica
+        waited for another: TensorFlow cancels what they send each other, and then refuses all that they send later.
+        """
+        import tensorflow as tf
+
         if self._failed:
             open(self._failed, "w").close()
+        again = MemoryError(f"{NO_MEMORY}. The training begins again, and does without it")
         if workers_of(self._strategy) > 1:
-            raise MemoryError(f"{NO_MEMORY}. The workers begin again, and do without it")
+            raise again
+        try:
+            return step()
+        except tf.errors.CancelledError:
+            raise again from None  # what it says is what followers of a lost peer say
 
     def done(self, course: Course, began_at: float) -> None:
         """Remember that a fit is proved, as far as it can be, and how long that took."""
@@ -367,8 +378,7 @@ def of_first_steps(
         except tf.errors.ResourceExhaustedError:
             compared.leave_out(NO_MEMORY)
             proofs.done(course, began_at)
-            proofs.has_failed()
-            return ordinary(iter([batch]))
+            return proofs.has_failed(lambda: ordinary(iter([batch])))
         compared.judge(logs.pop(Proof.FIGURE, None) if isinstance(logs, dict) else None, course.calls)
         proofs.done(course, began_at)
         return logs

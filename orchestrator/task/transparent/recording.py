@@ -8,9 +8,10 @@ never in 1,200 where the first worker alone took them.
 from __future__ import annotations
 
 import os
-import tempfile
 
+from orchestrator.task import this_task
 from orchestrator.task.keras import hooks
+from orchestrator.task.transparent.files import NOT_CHIEF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ def track_nothing(report: Reporter) -> None:
         )
 
     def elsewhere(mlflow: Any) -> None:
+        import pathlib
+
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-        mlflow.set_tracking_uri(f"file:{tempfile.mkdtemp(prefix='orch-not-chief-')}")
+        mlflow.set_tracking_uri((pathlib.Path(this_task.scratch()) / NOT_CHIEF / "mlflow").as_uri())
         mlflow.set_tracking_uri = lambda _uri: None
         report(
             "tracking",

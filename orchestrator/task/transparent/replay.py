@@ -177,9 +177,8 @@ class Validation:
                 **{name: given[name] for name in names if name in given},
             )
         handler = model._eval_data_handler
-        if self._reads_all is None:
-            anew = handler._adapter.should_recreate_iterator()
-            self._reads_all = _reads_all(handler._adapter, not anew, handler.inferred_steps)
+        if self._reads_all is None:  # each evaluation makes an iterator anew
+            self._reads_all = _reads_all(handler._adapter, None, handler.inferred_steps)
         for _, batches in handler.enumerate_epochs():
             passing.pull(batches, (handler.inferred_steps or sys.maxsize) if self._reads_all else 0)
 

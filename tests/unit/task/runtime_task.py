@@ -84,7 +84,10 @@ class Task:
 
     def ended(self, timeout_s: float = 100.0) -> int:
         """Wait for the end, and return the exit code. The output is in `out` and `err`."""
-        self.out, _ = self.process.communicate(timeout=patient(timeout_s))
+        try:
+            self.out, _ = self.process.communicate(timeout=patient(timeout_s))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended within {timeout_s:.0f} s\n{self.err}") from None
         return self.process.wait()
 
     def said(self) -> list[dict[str, Any]]:

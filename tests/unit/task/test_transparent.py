@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.both.hostdir import run_dir
 from orchestrator.both.script import Script
+from orchestrator.task import this_task
 from orchestrator.task.link import Link
 from orchestrator.task.transparent import backup as transparent_backup
 from orchestrator.task.transparent import data as transparent_data
@@ -70,6 +72,19 @@ def test_a_proof_says_what_it_has_found(figures: list[float] | None, expected: s
     heard: Any = Heard()
     Proof(heard, "/nowhere").judge(figures)
     assert expected in heard.said[0]
+
+
+def test_of_a_proof_the_chief_tells_alone_and_every_worker_ends_by_it() -> None:
+    for chief in (True, False):
+        heard: Any = Heard()
+        proof = Proof(heard, "/nowhere", chief=chief)
+        proof.names = ["dense/kernel"]
+        for figures in ([3e-5, 32.0], [math.nan, 32.0], None):
+            proof.judge(figures)
+        proof.leave_out("a step that is too large")
+        assert len(heard.said) == (4 if chief else 0)
+        with pytest.raises(RuntimeError, match="the gradient of dense/kernel differs by 2 %"):
+            proof.judge([0.02, 32.0])
 
 
 @pytest.mark.parametrize("worst", [0.02, math.nan])
@@ -453,6 +468,31 @@ def test_what_a_fit_saved_into_a_temporary_directory_is_in_the_next_generations(
     assert os.listdir(work) == ["other.keras"]
 
 
+def test_what_is_not_kept_goes_with_the_run_where_it_saves_no_checkpoints_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORCH_CHECKPOINT_DIR", raising=False)
+    for name, value in (("HOST_DIR", str(tmp_path)), ("RUN", "t-1"), ("TASK", "worker:1")):
+        monkeypatch.setenv(f"ORCH_{name}", value)
+    for number in ("1", "2"):
+        monkeypatch.setenv("ORCH_GENERATION", number)
+        Path(Scratch(this_task.scratch()).to_write("/shared/best.h5")).write_text(f"of generation {number}")
+    monkeypatch.setenv("ORCH_GENERATION", "3")
+    found = Path(Scratch(this_task.scratch()).to_read("/shared/best.h5"))
+    assert found.read_text() == "of generation 2"
+    assert found.is_relative_to(run_dir(str(tmp_path), "t-1")), "which `orch rm` removes"
+
+
+def test_what_is_not_kept_goes_with_a_process_that_no_shim_has_started(tmp_path: Path) -> None:
+    code = "from orchestrator.task import this_task; print(this_task.scratch())"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
+    made = subprocess.run(
+        [sys.executable, "-c", code], env={**env, "TMPDIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert made.stdout.startswith(f"{tmp_path}/orch-scratch-"), made.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_in_the_tasks_own_directory_stays(tmp_path: Path) -> None:
     path = str(tmp_path / "own" / "ckpt.weights.h5")
     assert Scratch(str(tmp_path / "own")).to_write(path) == path
@@ -785,12 +825,13 @@ def test_the_chief_alone_tracks_a_training(
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("ORCH_CHECKPOINT_DIR", str(tmp_path / "gen-000001/a #1/scratch"))
     track_nothing(Reporter(Link(None)))
     for name in ("wandb", "mlflow"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     _, mlflow = (importlib.import_module(name) for name in ("wandb", "mlflow"))
     mlflow.set_tracking_uri("http://tracking:5000")
-    assert mlflow.uri.startswith("file:/")
+    assert mlflow.uri == f"file://{tmp_path}/gen-000001/a%20%231/scratch/not-chief_temp/mlflow"
     assert os.environ["WANDB_MODE"] == "disabled"
     told = capsys.readouterr().err
     assert "WANDB_MODE is disabled here" in told

@@ -218,6 +218,17 @@ def test_a_share_reads_until_it_is_revoked_and_its_stream_ends_with_it(tmp_path:
             access.revoke(anna.id)
 
 
+def test_a_share_shows_nothing_of_what_the_environment_of_a_script_holds(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.api.runs[0]["tasks"][0]["env"] = {"USER_KEY": "the owner's"}
+        hers = served.log_in(PageAccess(str(tmp_path / "state")).share("Anna").token)
+        for viewer, sees in ((served.log_in(), True), (hers, False)):
+            assert (b"USER_KEY" in served.ask("/v1/runs", **viewer).body) is sees
+            run_id = served.api.runs[0]["run_id"]
+            _, first = Stream(served, f"?run={run_id}", headers=viewer).next()
+            assert ("USER_KEY" in first["runs"][run_id]["tasks"]["worker:0"]["env"]) is sees
+
+
 def test_a_share_ends_by_itself_with_the_pages_that_have_it(tmp_path: Path) -> None:
     at = [1000.0]
     with Served(tmp_path) as served:
@@ -516,12 +527,14 @@ def test_the_metrics_are_for_the_key_or_the_bearer_token_and_the_token_opens_not
 
 
 def test_the_bearer_token_is_drawn_once_and_is_the_users_alone(tmp_path: Path) -> None:
-    token, path = token_file(str(tmp_path))
+    state_dir = tmp_path / "state"
+    token, path = token_file(str(state_dir))
+    assert state_dir.stat().st_mode & 0o777 == 0o700
     assert len(token) >= 32
     assert (Path(path).stat().st_mode & 0o777, Path(path).read_text()) == (0o600, token)
-    assert token_file(str(tmp_path)) == (token, path)
+    assert token_file(str(state_dir)) == (token, path)
     Path(path).write_text("")
-    assert token_file(str(tmp_path))[0] != ""
+    assert token_file(str(state_dir))[0] != ""
 
 
 @pytest.mark.fault(52)

@@ -25,6 +25,7 @@ from orchestrator.head.node import page_access
 from orchestrator.head.node.bearer import token_file
 from orchestrator.head.node.page_access import TOKEN_LASTS_S, PageAccess
 from orchestrator.head.node.paths import Paths
+from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.page import server, serving
 from orchestrator.page.guard import (
     KEY_HEADER,
@@ -535,6 +536,34 @@ def test_the_bearer_token_is_drawn_once_and_is_the_users_alone(tmp_path: Path) -
     assert token_file(str(state_dir)) == (token, path)
     Path(path).write_text("")
     assert token_file(str(state_dir))[0] != ""
+
+
+def test_a_coordinator_is_away_since_its_last_answer(served: Served, tmp_path: Path) -> None:
+    source = Source(Paths(str(tmp_path / "state"), str(tmp_path / "run")))
+    answered_at = source.runs()["now"]
+    served.api.close()
+    for _ in range(2):
+        told = source.runs()
+        assert told["now"] > answered_at
+        assert told["away_since"] == answered_at
+
+
+def test_a_log_is_downloaded_with_a_ticket_in_the_place_of_the_key_and_once(
+    served: Served, tmp_path: Path
+) -> None:
+    run_id, line = served.api.runs[0]["run_id"], b"1.000000 o hello\n"
+    logs = RunLogs(str(tmp_path / "state"))
+    for index, generation in ((0, 1), (0, 2), (1, 2)):
+        logs.append(run_id, f"worker:{index}", generation, 0, line)
+    viewer = served.log_in()
+    path = f"/v1/runs/{run_id}/ticket?task=worker:0&generation=2"
+    opened = served.ask(f"/download/{served.ask(path, **viewer).json['ticket']}", Cookie=viewer["Cookie"])
+    assert (opened.status, opened.body) == (200, b"1970-01-01T00:00:01.000000Z worker:0/2 hello\n")
+    assert opened.headers["Content-Disposition"] == f'attachment; filename="{run_id}-worker-0-2.log"'
+    ticket = served.ask(path, **viewer).json["ticket"]
+    for status in (200, 404):
+        assert served.ask(f"/download/{ticket}", Cookie=viewer["Cookie"]).status == status
+    assert served.ask(f"/download/{served.ask(path, **viewer).json['ticket']}").status == 401
 
 
 @pytest.mark.fault(52)

@@ -25,6 +25,7 @@ from orchestrator.head.node import page_access
 from orchestrator.head.node.bearer import token_file
 from orchestrator.head.node.page_access import TOKEN_LASTS_S, PageAccess
 from orchestrator.head.node.paths import Paths
+from orchestrator.head.records.runlogs import RunLogs
 from orchestrator.page import server, serving
 from orchestrator.page.guard import (
     KEY_HEADER,
@@ -216,6 +217,17 @@ def test_a_share_reads_until_it_is_revoked_and_its_stream_ends_with_it(tmp_path:
         assert served.ask("/v1/runs", **his).status == 200
         with pytest.raises(UsageError, match="no share"):
             access.revoke(anna.id)
+
+
+def test_a_share_shows_nothing_of_what_the_environment_of_a_script_holds(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.api.runs[0]["tasks"][0]["env"] = {"USER_KEY": "the owner's"}
+        hers = served.log_in(PageAccess(str(tmp_path / "state")).share("Anna").token)
+        for viewer, sees in ((served.log_in(), True), (hers, False)):
+            assert (b"USER_KEY" in served.ask("/v1/runs", **viewer).body) is sees
+            run_id = served.api.runs[0]["run_id"]
+            _, first = Stream(served, f"?run={run_id}", headers=viewer).next()
+            assert ("USER_KEY" in first["runs"][run_id]["tasks"]["worker:0"]["env"]) is sees
 
 
 def test_a_share_ends_by_itself_with_the_pages_that_have_it(tmp_path: Path) -> None:
@@ -516,12 +528,42 @@ def test_the_metrics_are_for_the_key_or_the_bearer_token_and_the_token_opens_not
 
 
 def test_the_bearer_token_is_drawn_once_and_is_the_users_alone(tmp_path: Path) -> None:
-    token, path = token_file(str(tmp_path))
+    state_dir = tmp_path / "state"
+    token, path = token_file(str(state_dir))
+    assert state_dir.stat().st_mode & 0o777 == 0o700
     assert len(token) >= 32
     assert (Path(path).stat().st_mode & 0o777, Path(path).read_text()) == (0o600, token)
-    assert token_file(str(tmp_path)) == (token, path)
+    assert token_file(str(state_dir)) == (token, path)
     Path(path).write_text("")
-    assert token_file(str(tmp_path))[0] != ""
+    assert token_file(str(state_dir))[0] != ""
+
+
+def test_a_coordinator_is_away_since_its_last_answer(served: Served, tmp_path: Path) -> None:
+    source = Source(Paths(str(tmp_path / "state"), str(tmp_path / "run")))
+    answered_at = source.runs()["now"]
+    served.api.close()
+    for _ in range(2):
+        told = source.runs()
+        assert told["now"] > answered_at
+        assert told["away_since"] == answered_at
+
+
+def test_a_log_is_downloaded_with_a_ticket_in_the_place_of_the_key_and_once(
+    served: Served, tmp_path: Path
+) -> None:
+    run_id, line = served.api.runs[0]["run_id"], b"1.000000 o hello\n"
+    logs = RunLogs(str(tmp_path / "state"))
+    for index, generation in ((0, 1), (0, 2), (1, 2)):
+        logs.append(run_id, f"worker:{index}", generation, 0, line)
+    viewer = served.log_in()
+    path = f"/v1/runs/{run_id}/ticket?task=worker:0&generation=2"
+    opened = served.ask(f"/download/{served.ask(path, **viewer).json['ticket']}", Cookie=viewer["Cookie"])
+    assert (opened.status, opened.body) == (200, b"1970-01-01T00:00:01.000000Z worker:0/2 hello\n")
+    assert opened.headers["Content-Disposition"] == f'attachment; filename="{run_id}-worker-0-2.log"'
+    ticket = served.ask(path, **viewer).json["ticket"]
+    for status in (200, 404):
+        assert served.ask(f"/download/{ticket}", Cookie=viewer["Cookie"]).status == status
+    assert served.ask(f"/download/{served.ask(path, **viewer).json['ticket']}").status == 401
 
 
 @pytest.mark.fault(52)

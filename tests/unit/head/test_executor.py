@@ -415,6 +415,14 @@ def test_a_drain_and_its_end_are_in_the_record_of_every_host(rig: Rig) -> None:
     heard = run.with_host(replace(run.hosts[0], link=Link.CONNECTED))
     rig.executor.changed(run, heard)
     assert rig.agent.verbs().count("keep") == 2, "it has the newest"
+    for over in (replace(drained, generation=0), replace(drained, phase_state=state_of(Phase.FAILED))):
+        rig.executor.changed(replace(over, hosts=run.hosts), over)
+    rig.executor.changed(run, replace(run, generation=run.generation + 1))
+    rig.executor.changed(run, drained)
+    rig.agent.wait_order("keep", count=3)
+    rig.executor.changed(drained, run)
+    rig.agent.wait_order("keep", count=4)
+    assert rig.agent.verbs().count("keep") == 4, "nothing was sent of a run that has not begun, or is over"
     away = rig.hosts.plans["a"]
     rig.hosts.transport.refuse(away, AuthRefused("a", "for a while"))
     rig.agent.die()
@@ -424,7 +432,7 @@ def test_a_drain_and_its_end_are_in_the_record_of_every_host(rig: Rig) -> None:
     rig.hosts.transport.refuse(away, None)
     rig.wait(HostUp)
     rig.executor.changed(drained, drained.with_host(replace(drained.hosts[0], link=Link.CONNECTED)))
-    missed = read_run(unpacked(rig.agent.wait_order("keep", count=3)["record"]["state"]))
+    missed = read_run(unpacked(rig.agent.wait_order("keep", count=5)["record"]["state"]))
     assert missed.hosts[1].state is HostState.DRAINED, "it was away in the drain"
     rig.executor.execute(drained, CloseHost("a"))
     assert rig.executor._records._given == {}, "a coordinator lives for months"

@@ -539,3 +539,16 @@ def test_another_proof_writes_itself_and_not_those_of_all_hosts() -> None:
     assert changed(many, packed) == more
     fewer = in_phase(run, Phase.STOPPING, proof={"a": proofs["h1"]}, deadline_at=9.25)
     assert changed(more, changes(more, fewer)) == fewer, "what is gone from it is gone"
+
+
+def test_runs_that_have_left_are_told_by_their_days_and_times_whatever_their_names(tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path / "state"), str(tmp_path / "run"))
+    ids = ["b-20260101-235959", "a-20260102-000000", "a-20260102-000001", "a-b-20260103-000000"]
+    for run_id in (*ids, "a-20260104-000000"):
+        os.makedirs(paths.run_dir(run_id))
+    for run_id in ids:
+        Path(paths.run_dir(run_id), archive.FILE).touch()
+    assert archive.run_ids(paths) == ids
+    assert archive.run_ids(paths, "a") == ids[1:3]
+    assert archive.run_ids(paths, ids[0]) == ids[:1]
+    assert (archive.find(paths, "a"), archive.find(paths, "a-20260104-000000")) == (ids[2], None)

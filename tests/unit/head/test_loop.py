@@ -427,6 +427,11 @@ def test_a_host_that_says_something_else_each_time_is_heard_less_often_and_witho
         rig.play(rig.report(pid=int(rig.now * 10), said=(("said", f"{rig.now} late"),)))
         rig.tick()
     assert 9 <= len(rig.story) - kept <= 11, "one in two seconds"
+    rig.play(rig.report(pid=7, said=(("said", "later still"),)))
+    paused_until = rig.loop._unread.due_at()
+    assert paused_until is not None
+    rig.now = paused_until - 0.25
+    assert rig.loop.sleep_s() == pytest.approx(0.25), "it wakes for what it holds back"
     assert not any("late" in said for said in rig.run.task(W0).said)
     assert rig.run.host("a").heard_at is not None
     assert rig.now - (rig.run.host("a").heard_at or 0.0) <= 2.0, "it never seems to be silent"

@@ -47,6 +47,12 @@ def running(hold: bool = True) -> State:
     return tell(state, *([RuntimeReady(0.5)] if hold else []), order("release"))[0]
 
 
+def test_how_it_ended_is_known_by_its_first_end() -> None:
+    state, did = tell(running(), Exited(Ended(20.0, code=3)), Exited(Ended(21.0, signal=9)))
+    assert state.ended is not None
+    assert (state.ended.at, state.ended.code, state.ended.signal, did) == (20.0, 3, None, [])
+
+
 def test_with_the_runtime_the_process_starts_at_once_and_waits() -> None:
     state, actions = begin(2, 3, hold=True)
     assert (state.phase, actions) == (Phase.STARTING, [(Do.SPAWN, None)])

@@ -73,8 +73,8 @@ def checkpoint_dir() -> str | None:
 
 def directory() -> str | None:
     """Return this task's directory on its host, which all its generations share; None where no shim has started it."""
-    given = [os.environ.get(name, "") for name in ("ORCH_HOST_DIR", "ORCH_RUN", "ORCH_TASK")]
-    return hostdir.task_dir(*given) if all(given) else None
+    place = _place()
+    return hostdir.task_dir(*place) if all(place) else None
 
 
 def scratch() -> str:
@@ -82,11 +82,11 @@ def scratch() -> str:
 
     A process that no shim has started has a directory that goes with it.
     """
-    task, generation = directory(), os.environ.get("ORCH_GENERATION")
-    if given := checkpoint_dir():
-        return given  # made by the shim, and the same
-    if task and generation:
-        return os.path.join(task, f"gen-{int(generation):06d}", "scratch")
+    if made_by_shim := checkpoint_dir():
+        return made_by_shim
+    place, generation = _place(), os.environ.get("ORCH_GENERATION")
+    if all(place) and generation:
+        return os.path.join(hostdir.generation_dir(*place, int(generation)), "scratch")
     import atexit
     import shutil
     import tempfile
@@ -94,3 +94,11 @@ def scratch() -> str:
     made = tempfile.mkdtemp(prefix="orch-scratch-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
+
+
+def _place() -> tuple[str, str, str]:
+    return (
+        os.environ.get("ORCH_HOST_DIR", ""),
+        os.environ.get("ORCH_RUN", ""),
+        os.environ.get("ORCH_TASK", ""),
+    )

@@ -105,8 +105,27 @@ def test_an_answer_that_breaks_off(tmp_path: Path, answer: bytes) -> None:
         thread = threading.Thread(target=answer_once)
         thread.start()
         with pytest.raises(CoordinatorUnreachable, match="broke off its answer"):
-            Client(path).get("/v1/status")
+            Client(path).post("/v1/stop", {})
         thread.join()
+
+
+def test_one_that_dies_of_a_kill_while_it_is_asked_is_no_coordinator(tmp_path: Path) -> None:
+    """The last thread of a killed process closes the socket, so for a moment it takes connections, and resets them."""
+    path = str(tmp_path / "s.sock")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen()
+
+    def die() -> None:
+        connection, _ = server.accept()
+        server.close()
+        connection.close()  # with the question unread: that resets it
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    with pytest.raises(CoordinatorUnreachable, match="no coordinator is running behind"):
+        Client(path).get("/v1/status")
+    thread.join()
 
 
 def test_an_answer_that_comes_before_the_question_was_sent_whole(tmp_path: Path) -> None:

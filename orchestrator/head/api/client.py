@@ -133,11 +133,16 @@ class Client:
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
         """Ask the coordinator. One whose socket is not there starts, ends, or makes it again: that is waited for."""
-        began_at = time.monotonic()
+        began_at, was_reset = time.monotonic(), method != "GET"
         while True:
             try:
                 return self._ask_once(method, target, body, timeout_s)
             except CoordinatorUnreachable as e:
+                # One that was killed a moment ago still takes connections until its last thread has ended.
+                if not was_reset and isinstance(e.__cause__, ConnectionResetError):
+                    was_reset = True
+                    time.sleep(_POLL_EVERY_S)
+                    continue
                 known = holder.living(self.state_dir) if self.state_dir is not None else None
                 if known is None or not isinstance(e.__cause__, NOBODY):
                     raise

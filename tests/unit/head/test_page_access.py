@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,8 @@ def test_a_token_lets_one_browser_of_the_owner_in_and_soon(access: PageAccess, c
     assert access.redeem(tokens[1]) == owner, "the same owner in each browser"
     clock.at += 1
     assert access.redeem(tokens[2]) is None
-    assert access.viewers() == [owner]
+    again = access.redeem(access.new_token())
+    assert access.viewers() == [again] == [owner], "a new address shuts nobody out"
     assert owner.derived("cookie") != owner.derived("key")
     access.revoke_all()
     assert access.viewers() == []
@@ -104,6 +106,18 @@ def test_of_many_tokens_the_newest_work_and_none_outlives_a_boot(access: PageAcc
     assert access.redeem(tokens[2]) is None
 
 
+def test_of_two_commands_that_change_it_one_waits_for_the_other(access: PageAccess, tmp_path: Path) -> None:
+    first = access.share("Anna")
+    with (tmp_path / "state" / f"{FILE}.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        second = threading.Thread(target=access.share, args=("Ben",))
+        second.start()
+        second.join(0.2)
+        assert access.shares() == [first]
+    second.join(20.0)
+    assert [share.note for share in access.shares()] == ["Anna", "Ben"]
+
+
 def test_a_secret_that_is_not_there_is_nobodys() -> None:
     assert same("a", "a")
     assert not same("a", "b")
@@ -113,11 +127,12 @@ def test_a_secret_that_is_not_there_is_nobodys() -> None:
 
 def test_a_page_is_served_for_as_long_as_its_process_holds_its_file(tmp_path: Path) -> None:
     assert served_at(str(tmp_path / "nowhere")) == []
-    (tmp_path / "served-7").write_text("of a process that was killed")
+    for port in (7, 9):
+        (tmp_path / f"served-{port}").write_text("of a process that was killed")
     with (tmp_path / "coordinator.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with served(str(tmp_path), 8080, "http://127.0.0.1:8080/"), served(str(tmp_path), 9, "a"):
-            assert (tmp_path / "served-9").stat().st_mode & 0o777 == 0o600
+            assert (tmp_path / "served-8080").stat().st_mode & 0o777 == 0o600
             assert served_at(str(tmp_path)) == ["http://127.0.0.1:8080/", "a"]
         assert served_at(str(tmp_path)) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coordinator.lock", "served-7"]

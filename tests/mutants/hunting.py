@@ -134,6 +134,7 @@ class _Fork:
         if self._pid == 0:
             try:
                 os.setsid()  # with what its tests start
+                os.chdir(self._scratch)  # where a file goes whose path and content a mistake has swapped
                 signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 signal.alarm(int(patient(FORK_S)))

@@ -132,7 +132,7 @@ def test_a_page_is_served_for_as_long_as_its_process_holds_its_file(tmp_path: Pa
     with (tmp_path / "coordinator.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with served(str(tmp_path), 8080, "http://127.0.0.1:8080/"), served(str(tmp_path), 9, "a"):
-            assert (tmp_path / "served-9").stat().st_mode & 0o777 == 0o600
+            assert (tmp_path / "served-8080").stat().st_mode & 0o777 == 0o600
             assert served_at(str(tmp_path)) == ["http://127.0.0.1:8080/", "a"]
         assert served_at(str(tmp_path)) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coordinator.lock", "served-7"]

@@ -18,6 +18,7 @@ from orchestrator.host.shim.task import TaskProcess
 
 if TYPE_CHECKING:
     from orchestrator.host.system.cgroup import Cgroup
+    from orchestrator.host.system.oom import OomKills
 
 START = {"run": "r-20260101-1", "task": "worker:0", "generation": 1}
 
@@ -114,3 +115,23 @@ def test_who_was_killed_in_his_own_control_group_for_want_of_memory_is_told_so(
     task._group = cast("Cgroup", Group(kills, peak))
     assert task.cause(Ended(100.0, signal=9), StopBy.NOBODY) == cause
     assert task.peak_rss_bytes == peak
+
+
+class SharedGroup:
+    """The OOM kills of a group that is not the task's alone."""
+
+    def recent(self) -> int:
+        return 1
+
+    def is_one(self, pid: int | None, peak_bytes: int | None) -> bool:
+        return (pid, peak_bytes) == (None, 9 << 30)
+
+
+@pytest.mark.parametrize(("peak", "cause"), [(9 << 30, "oom"), (1 << 20, "perhaps-oom")])
+def test_of_those_in_a_group_the_one_with_the_memory_was_killed_for_it(
+    tmp_path: Path, peak: int, cause: str
+) -> None:
+    task = TaskProcess({**START, "host_dir": str(tmp_path)})
+    task._oom_kills = cast("OomKills", SharedGroup())
+    task.peak_rss_bytes = peak
+    assert task.cause(Ended(100.0, signal=9), StopBy.NOBODY) == cause

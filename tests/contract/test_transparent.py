@@ -303,6 +303,19 @@ def test_one_machine_ends_with_the_loss_of_a_single_process(tmp_path: Path, stra
     assert "there is no ORCH_CHECKPOINT_DIR" in run.said
 
 
+def test_what_tf_keras_does_by_code_of_its_own_is_that_of_one_process() -> None:
+    single = alone("of_tf_keras.py")
+    run = Alone(SCRIPTS / "of_tf_keras.py", **{**OPTIONS, "strategy": "mirrored"})
+    assert run.code == 0, run.err
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    pairs = list(zip(stdout.splitlines(), run.out.splitlines(), strict=True))
+    assert len(pairs) == 2
+    for expected, found in (map(json.loads, pair) for pair in pairs):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=EXACT)
+        assert found["weights"] == pytest.approx(expected["weights"], rel=EXACT, abs=1e-6)
+
+
 def test_a_batch_per_replica_makes_the_global_one_larger(tmp_path: Path) -> None:
     options = {**OPTIONS, "strategy": "mirrored", "batch": "per_replica"}
     run = Alone(SCRIPTS / "sequential.py", str(tmp_path), **options)

@@ -522,6 +522,22 @@ def test_what_python_computes_is_that_of_the_whole_batch_and_has_no_gradient() -
     assert float(in_a_step(compute, tf.constant([[1.0], [3.0]]))) == 20.0
 
 
+@pytest.mark.parametrize("examples", [0, 2, 4])
+def test_a_weights_gradient_of_the_whole_batch_comes_from_replicas_with_examples(examples: int) -> None:
+    """What a replica without examples would add is left out, since a mean of nothing is not a number."""
+    import tensorflow as tf
+
+    weight = tf.Variable(3.0)
+
+    def compute(step: Any, x: Any) -> Any:
+        step.examples, step.total = tf.constant(float(examples)), tf.constant(4.0)
+        read = tf.identity(weight)
+        found = {part.ref(): gradient for part, gradient in step.starts(tf.reduce_max(x) * read)}
+        return found[read.ref()]
+
+    assert float(in_a_step(compute, tf.constant([[1.0], [5.0]]))) == 5.0 * examples / 4
+
+
 def test_texts_of_a_batch_are_gathered_as_they_are() -> None:
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Finds the optimizers of a model: the one that it was compiled with, and those in its attributes."""
+"""Finds a model's weights, and its optimizers: the one that it was compiled with, and those in its attributes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
+
+
+def weights_of(model: Any) -> list[Any]:
+    """Return the weights that are numbers. tf_keras's have vocabularies too, and what `adapt` has counted."""
+    return [each for each in model.weights if None not in tuple(getattr(each, "shape", (None,)))]
 
 
 def optimizers_of(model: Any) -> dict[str, Any]:

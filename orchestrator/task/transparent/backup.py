@@ -17,7 +17,7 @@ from orchestrator.both.newest import MARKER, InGeneration
 from orchestrator.both.within import Tree, as_path
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.task import fence, this_task
-from orchestrator.task.keras.optimizers import optimizers_of
+from orchestrator.task.keras.optimizers import optimizers_of, weights_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
         metrics = [variable for metric in model.metrics for variable in metric.variables]
         # The metrics of a model's own `train_step` are among its weights too: each replica counts its part.
         ids = {id(variable) for variable in metrics}
-        weights = [variable for variable in model.weights if id(variable) not in ids]
+        weights = [variable for variable in weights_of(model) if id(variable) not in ids]
     groups = {"model": weights, "metrics": metrics}
     for name, optimizer in optimizers_of(model).items():
         variables = optimizer.variables

@@ -51,11 +51,14 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         encoded = steps.of_each_example(encodes.encode_categorical_inputs)
         # AutoGraph would convert the function within, which it finds by `__wrapped__`.
         encodes.encode_categorical_inputs = tf.autograph.experimental.do_not_convert(encoded)
-        for layer in (
-            sys.modules[library].layers.BatchNormalization,
-            sys.modules[library].layers.LayerNormalization,
-        ):
+        base: Any = sys.modules[
+            "tf_keras.src.layers.normalization.batch_normalization"
+        ].BatchNormalizationBase
+        for layer in (base, sys.modules[library].layers.LayerNormalization):
             layer.call = call_of_each_example(layer.call)
+        may_be_empty = base._support_zero_size_input
+        # Statistics of the whole batch are kept by a replica without an example too.
+        base._support_zero_size_input = lambda layer: not layer.synchronized and may_be_empty(layer)
 
 
 def call_of_each_example(call: Any) -> Any:

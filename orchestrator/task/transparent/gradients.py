@@ -30,7 +30,7 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
     """Patch tf.GradientTape, and the losses and optimizers of this Keras."""
     import tensorflow as tf
 
-    _undivided_in_steps()
+    _undivided_in_steps(library)
     context = tf.distribute.ReplicaContext
     context.all_reduce = _equal_on_all(context.all_reduce)
     tf.nn.ctc_loss = steps.of_each_example(tf.nn.ctc_loss)
@@ -83,12 +83,24 @@ def _unscaled_in_steps(scale: Any) -> Any:
     return scale_outside
 
 
-def _undivided_in_steps() -> None:
+class _Instead:
+    """A module, and what stands instead of some of it for those who read it by this."""
+
+    def __init__(self, module: Any, **others: Any) -> None:
+        self.__dict__.update(others, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _undivided_in_steps(library: str) -> None:
     """Let TensorFlow's `compute_average_loss` and `scale_regularization_loss` see one replica within a step.
 
     They divide by the number of replicas, whose results the script would then add up. In a step the rule of shares does
-    that. What they read is replaced, since a script may hold the functions by many names.
+    that. What they read is replaced, since a script may hold the functions by many names. tf_keras multiplies by it the
+    figure of a loss that is a sum.
     """
+    import importlib
     import types
 
     from tensorflow.python.ops import nn_impl_distribute
@@ -102,11 +114,11 @@ def _undivided_in_steps() -> None:
             else types.SimpleNamespace(num_replicas_in_sync=1)
         )
 
-    nn_impl_distribute.distribute_lib = types.SimpleNamespace(
-        has_strategy=original.has_strategy,
-        in_cross_replica_context=original.in_cross_replica_context,
-        get_strategy=get_strategy,
-    )
+    nn_impl_distribute.distribute_lib = _Instead(original, get_strategy=get_strategy)
+    if library == "tf_keras":
+        figures: Any = importlib.import_module("tf_keras.src.engine.compile_utils")
+        instead = _Instead(figures.tf.distribute, get_strategy=get_strategy)
+        figures.tf = _Instead(figures.tf, distribute=instead)
 
 
 def _of_the_global_batch(gradient: Any, report: Reporter, script: str, folder: str) -> Any:

@@ -88,7 +88,8 @@ class Whole:
 
         if self._has_python:  # its gradient is that of its last call, of whatever it was
             raise NotOfTheBatch(self._tensor, "a tf.py_function has no gradient for it")
-        leaves = {whole.ref(): (mine, whole) for mine, whole in self._leaves if whole.dtype.is_floating}
+        floats = (pair for pair in self._leaves if pair[1].dtype.is_floating and pair[0].op.type != "Const")
+        leaves = {whole.ref(): (mine, whole) for mine, whole in floats}
         wholes = [whole for _, whole in leaves.values()]
         found = tf.gradients(self.value, wholes, stop_gradients=wholes) if wholes else []
         for (mine, _), gradient in zip(leaves.values(), found, strict=True):
@@ -100,7 +101,7 @@ class Whole:
                 continue
             # All replicas have this gradient. Summands of `mine` are of different kinds, if it is mixed.
             for part, factor, part_kind in self._step.terms(mine):
-                share = 1.0 / self._step.replicas if part_kind is SAME else self._step.share(part_kind)
+                share = self._step.share(part_kind)  # none of it where a replica has no example
                 yield part, shaped_like(dense * tf.cast(factor * share, dense.dtype), part)
 
 
@@ -122,6 +123,8 @@ def _bytes_of(tensor: Any, axis: int) -> int:
 
 
 _NOT_REPEATED = ("Assign", "Collective", "Nccl", "Placeholder", "Iterator", "Random")
+_READ = ("LookupTableFindV2", "LookupTableSizeV2")
+"""Of a table of words, which does not change."""
 
 
 def _repeated(op: Any, inputs: list[Any]) -> list[Any]:
@@ -136,7 +139,11 @@ def _repeated(op: Any, inputs: list[Any]) -> list[Any]:
         why = "a gradient of its own (tf.custom_gradient) is that of the replica's part"
     elif op.graph is not tf.compat.v1.get_default_graph():
         why = "it is within a condition or a loop"
-    elif op.op_def.is_stateful and any(each.dtype.name == "resource" for each in op.inputs):
+    elif (
+        op.type not in _READ
+        and op.op_def.is_stateful
+        and any(each.dtype.name == "resource" for each in op.inputs)
+    ):
         why = f"{op.type} may change a variable"
     if why:
         raise NotOfTheBatch(op.outputs[0], why)

@@ -15,7 +15,7 @@ import sys
 from orchestrator.both.trial_records import LAST_WEIGHTS, RECORD
 from orchestrator.task import this_task
 from orchestrator.task.keras import fit_arguments
-from orchestrator.task.keras.optimizers import iterations_of
+from orchestrator.task.keras.optimizers import iterations_of, weights_of
 from orchestrator.task.progress import as_number
 from orchestrator.task.trials.measured import is_left_out
 
@@ -105,7 +105,7 @@ class Proving:
 
     def _sampled(self) -> list[list[float]]:
         samples = []
-        for variable in self._model.weights:
+        for variable in weights_of(self._model):
             values = variable.numpy().reshape(-1)
             stride = -(-values.size // SAMPLE) or 1
             samples.append([float(value) for value in values[::stride]])
@@ -160,7 +160,7 @@ class Proving:
                     "size": _size(variable),
                     "trainable": id(variable) in trainable,
                 }
-                for variable in self._model.weights
+                for variable in weights_of(self._model)
             ],
             "begin": self._begin,
             "steps": self._recorded,

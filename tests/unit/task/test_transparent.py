@@ -171,10 +171,10 @@ def test_a_restart_takes_no_iterator_that_only_one_worker_has_read_ahead_for_oth
         first_batch.compare(None, Reporter(Link(None)), began)
 
 
-def test_metrics_of_a_train_step_are_no_weights_of_a_model_of_tf_keras() -> None:
-    kernel, total = SimpleNamespace(name="kernel"), SimpleNamespace(name="total")
-    metric = SimpleNamespace(variables=[total])
-    model = SimpleNamespace(weights=[kernel, total], metrics=[metric], optimizer=None)
+def test_metrics_and_vocabularies_are_no_weights_of_a_model_of_tf_keras() -> None:
+    kernel, total = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=())
+    metric, words, counted = SimpleNamespace(variables=[total]), object(), SimpleNamespace(shape=(2, None))
+    model = SimpleNamespace(weights=[kernel, words, counted, total], metrics=[metric], optimizer=None)
     assert {name: variables_of(model)[name] for name in ("model", "metrics")} == {
         "model": [kernel],
         "metrics": [total],

@@ -100,7 +100,11 @@ def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Name
     before = {} if args.again else known.get(name, {})
     if before.get("outcome") == "not run":
         return
-    row = before or _begun(collection, script, args)
+    # What is known of it came from a copy that may be gone by now, as after `make clean`.
+    row = before if before and _home(script).exists() else {**before, **_begun(collection, script, args)}
+    if before and row["outcome"] == "not run":
+        print(f"{name}: {row['why']}", flush=True)
+        return
     for run in args.runs.split(","):
         if row["outcome"] == "not run" or run in row or (run == "still" and not row["noise"]):
             continue

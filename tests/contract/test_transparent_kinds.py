@@ -547,6 +547,34 @@ def test_texts_of_a_batch_are_gathered_as_they_are() -> None:
         assert found.tolist() == [*tf.constant(given).numpy().tolist()] * 2
 
 
+def test_texts_are_as_wide_as_the_longest_of_the_whole_batch_and_one_row_for_each_example() -> None:
+    """Of each replica's own longest, a mean over words would depend on who has which text."""
+    import keras
+    import tensorflow as tf
+
+    class WithLonger(Twin):
+        """The other replica has a text of five words."""
+
+        def all_gather(self, value: Any, axis: int) -> Any:
+            return tf.concat([value, tf.fill(tf.shape(value), tf.cast(5, value.dtype))], axis)
+
+    words = keras.layers.TextVectorization(vocabulary=["good", "day"])
+    call = steps.of_each_example(figures._as_wide_as_the_batch(words.call))
+    assert call(tf.constant(["good day"])).shape == (1, 2)  # outside of a step, as one process has it
+
+    def compute(step: Any, x: Any) -> Any:
+        step.context = WithLonger()
+        step.kinds.set(x, each())
+        found = call(x)
+        assert step.kinds.kind_of(found).like(each())
+        return found
+
+    assert in_a_step(compute, tf.constant(["good day", "day"])).numpy().tolist() == [
+        [2, 3, 0, 0, 0],
+        [3, 0, 0, 0, 0],
+    ]
+
+
 def test_a_variable_that_a_step_assigns_gets_what_is_of_the_whole_batch() -> None:
     import tensorflow as tf
 

@@ -41,6 +41,8 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         ]
         for layer in (changed.BaseImagePreprocessingLayer, sys.modules["keras"].layers.CategoryEncoding):
             layer.call = steps.of_each_example(layer.call, place=1)
+        words = sys.modules["keras"].layers.TextVectorization
+        words.call = steps.of_each_example(_as_wide_as_the_batch(words.call), place=1)
         trainer = sys.modules["keras.src.trainers.trainer"].Trainer
         trainer._compute_loss = _then_countable(trainer._compute_loss)
         trainer.compute_metrics = _counted_once(trainer.compute_metrics)
@@ -54,7 +56,9 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         base: Any = sys.modules[
             "tf_keras.src.layers.normalization.batch_normalization"
         ].BatchNormalizationBase
-        for layer in (base, sys.modules[library].layers.LayerNormalization):
+        words = sys.modules[library].layers.TextVectorization
+        words.call = _as_wide_as_the_batch(words.call)
+        for layer in (base, words, sys.modules[library].layers.LayerNormalization):
             layer.call = call_of_each_example(layer.call)
         may_be_empty = base._support_zero_size_input
         # Statistics of the whole batch are kept by a replica without an example too.
@@ -73,6 +77,23 @@ def call_of_each_example(call: Any) -> Any:
     computing: Any = steps.of_each_example(call, place=1)
     computing.__signature__ = inspect.signature(call)
     return tf.autograph.experimental.do_not_convert(computing)
+
+
+def _as_wide_as_the_batch(call: Any) -> Any:
+    """Pad a replica's texts to the longest of the whole batch, as one process does. Means over words depend on it."""
+
+    @functools.wraps(call)
+    def padding(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        words, step = call(self, *args, **kwargs), steps.current()
+        is_as_wide_as_mine = isinstance(words, tf.Tensor) and words.shape.rank == 2 and words.shape[1] is None
+        if step is None or step.replicas == 1 or not is_as_wide_as_mine:
+            return words
+        width = tf.shape(words)[1:]
+        return tf.pad(words, [[0, 0], [0, tf.reduce_max(step.gathered(width)) - width[0]]])
+
+    return padding
 
 
 def _then_countable(compute_loss: Any) -> Any:

@@ -491,7 +491,7 @@ def test_the_axis_is_chosen_kept_in_the_address_and_zooms_what_it_shows(shown: P
     axis = shown.tab.get_by_label("Axis")
     axis.select_option("epoch")
     shown.until(f"{loss}.axis === 'epoch' && {loss}.lines")
-    assert shown.do(f"{loss}.lines[0].x") == [1, 2]
+    assert shown.do(f"{loss}.lines[0].x")[:2] == [1, 2]  # the stream may have told a step more by now
     assert shown.do(f"[...{loss}.marks.checkpoints.map((pair) => {loss}.at(pair))]") == [1, 2]
     assert "x=epoch" in shown.do("location.hash")
     shown.do(f"{loss}.zoom([1, 1.5])")

@@ -90,7 +90,7 @@ def test_row_69_a_standby_that_dies_is_replaced_and_one_that_is_left_over_is_end
 @pytest.mark.fault(83)
 def test_row_69_a_run_that_succeeds_leaves_no_standby(cluster: Cluster, tmp_path: Path) -> None:
     python = without_cgroups(tmp_path)
-    cluster.ok("up", cluster.spec("--steps", "300", restart={"standby": "on"}, python=python))
+    cluster.ok("up", cluster.spec("--steps", "300", "--lockstep", restart={"standby": "on"}, python=python))
     waiting = pids(cluster.wait(is_ready)["standby"]["tasks"])
     run = cluster.wait_phase("SUCCEEDED")
     assert run["standby"]["generation"] is None

@@ -39,7 +39,7 @@ def track_nothing(report: Reporter) -> None:
         import pathlib
 
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-        mlflow.set_tracking_uri((pathlib.Path(this_task.scratch()) / NOT_CHIEF / "mlflow").as_uri())
+        mlflow.set_tracking_uri(pathlib.Path(this_task.scratch(), NOT_CHIEF, "mlflow").absolute().as_uri())
         mlflow.set_tracking_uri = lambda _uri: None
         report(
             "tracking",

@@ -171,10 +171,22 @@ def test_a_restart_takes_no_iterator_that_only_one_worker_has_read_ahead_for_oth
         first_batch.compare(None, Reporter(Link(None)), began)
 
 
+class TensorShapeOfAnyRank:
+    """As TensorFlow's: it can be asked for its rank, and for nothing else."""
+
+    rank = None
+
+    def __iter__(self) -> Any:
+        raise ValueError("Cannot iterate over a shape with unknown rank.")
+
+
 def test_metrics_and_vocabularies_are_no_weights_of_a_model_of_tf_keras() -> None:
     kernel, total = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=())
     metric, words, counted = SimpleNamespace(variables=[total]), object(), SimpleNamespace(shape=(2, None))
-    model = SimpleNamespace(weights=[kernel, words, counted, total], metrics=[metric], optimizer=None)
+    unranked = SimpleNamespace(shape=TensorShapeOfAnyRank())
+    model = SimpleNamespace(
+        weights=[kernel, words, counted, unranked, total], metrics=[metric], optimizer=None
+    )
     assert {name: variables_of(model)[name] for name in ("model", "metrics")} == {
         "model": [kernel],
         "metrics": [total],

@@ -9,10 +9,8 @@ if TYPE_CHECKING:
 
 
 def weights_of(model: Any) -> list[Any]:
-    """Return the weights of a fixed shape. tf_keras's have vocabularies too, and what `adapt` has counted."""
-    shapes = ((each, getattr(each, "shape", None)) for each in model.weights)
-    is_ranked = ((each, shape) for each, shape in shapes if getattr(shape, "rank", 0) is not None)
-    return [each for each, shape in is_ranked if shape is not None and None not in tuple(shape)]
+    """Return the weights that are variables. tf_keras's have vocabularies too, which only `adapt` changes."""
+    return [each for each in model.weights if hasattr(each, "shape")]
 
 
 def optimizers_of(model: Any) -> dict[str, Any]:

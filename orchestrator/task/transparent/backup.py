@@ -86,21 +86,10 @@ class Position:
     def from_json(text: str) -> Position:
         fields = json.loads(text)
         position = Position(int(fields["epoch"]), int(fields["batch"]), int(fields.get("steps", 0)))
-        position.scale, position.rate = fields.get("scale"), float(fields.get("rate", 1.0))
-        for name in (
-            "fit",
-            "identity",
-            "epochs",
-            "chance",
-            "callbacks",
-            "own",
-            "begun",
-            "unfinished",
-            "set",
-            "proved",
-        ):
-            setattr(position, name, fields.get(name, getattr(position, name)))
-        position.script = fields.get("script", "")
+        position.script = ""
+        others = vars(position).keys() & fields.keys() - {"epoch", "batch", "steps"}
+        vars(position).update({name: fields[name] for name in others})
+        position.rate = float(position.rate)
         return position
 
 
@@ -389,7 +378,7 @@ def matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) ->
     """Return the variables of one group with their values. Raises Mismatch where their number or shapes differ."""
     variables, names = groups.get(group, []), _names(values, group)
     pairs = [(variable, values[name]) for name, variable in zip(names, variables, strict=False)]
-    differing = [_difference(*pair) for pair in pairs if tuple(pair[0].shape) != tuple(pair[1].shape)]
+    differing = [_difference(*pair) for pair in pairs if not _has_shape(*pair)]
     if len(names) != len(variables):
         differing = [f"{len(variables)} variables, was {len(names)}"]
     if differing:
@@ -398,6 +387,16 @@ def matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) ->
             "`orch up --again` begins from scratch"
         )
     return pairs
+
+
+def _has_shape(variable: Any, value: Any) -> bool:
+    """Return whether a value has a variable's shape, as far as that is known: sizes and the rank may be open."""
+    if getattr(variable.shape, "rank", 0) is None:
+        return True
+    sizes = tuple(variable.shape)
+    return len(sizes) == len(value.shape) and all(
+        size in (None, there) for size, there in zip(sizes, value.shape, strict=True)
+    )
 
 
 def _difference(variable: Any, value: Any) -> str:

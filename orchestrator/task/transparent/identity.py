@@ -58,7 +58,7 @@ def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -
         type(each).__name__ for each in (callbacks if isinstance(callbacks, (list, tuple)) else [callbacks])
     ]
     layers = [each for each in model._flatten_layers() if not getattr(each, "layers", None)]
-    weights = [[list(each.shape), str(each.dtype), bool(each.trainable)] for each in weights_of(model)]
+    weights = [[str(each.shape), str(each.dtype), bool(each.trainable)] for each in weights_of(model)]
     compiled = [getattr(model, name, None) for name in ("optimizer", "loss")]
     settings = [given.get(name) for name in _SETTINGS]
     made = [type(model).__name__, _plain_attributes(model), layers, weights, compiled, settings]

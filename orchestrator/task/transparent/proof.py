@@ -104,8 +104,8 @@ class Proofs:
         room = room and not os.path.exists(self._failed)
         return mean_over_workers(self._strategy, float(room)) > 1 - 1e-6
 
-    def has_failed(self, step: Callable[[], Any]) -> Any:
-        """Remember that there was no memory, and make the step without it.
+    def make_without(self, step: Callable[[], Any]) -> Any:
+        """Make the step without its proof, for which there was no memory, and remember that.
 
         Other workers wait in vain for a part of the proof, so they begin again. So does a process of which a replica
         waited for another: TensorFlow cancels what they send each other, and then refuses all that they send later.
@@ -378,7 +378,7 @@ def of_first_steps(
         except tf.errors.ResourceExhaustedError:
             compared.leave_out(NO_MEMORY)
             proofs.done(course, began_at)
-            return proofs.has_failed(lambda: ordinary(iter([batch])))
+            return proofs.make_without(lambda: ordinary(iter([batch])))
         compared.judge(logs.pop(Proof.FIGURE, None) if isinstance(logs, dict) else None, course.calls)
         proofs.done(course, began_at)
         return logs

@@ -109,8 +109,10 @@ def test_a_proof_that_found_no_memory_is_not_tried_again(
 ) -> None:
     failed = str(tmp_path / "failed")
     assert Proofs(ALONE, True, True, set(), failed).all_have(True)
-    assert Proofs(ALONE, True, True, set(), failed).has_failed(lambda: "its figures") == "its figures"
+    assert Proofs(ALONE, True, True, set(), failed).make_without(lambda: "its figures") == "its figures"
     assert not Proofs(ALONE, True, True, set(), failed).all_have(True)
     monkeypatch.setattr(proof, "workers_of", lambda _: 2)
     with pytest.raises(MemoryError, match="The training begins again, and does without it"):
-        Proofs(ALONE, True, True, set(), failed).has_failed(lambda: pytest.fail("others wait for the proof"))
+        Proofs(ALONE, True, True, set(), failed).make_without(
+            lambda: pytest.fail("others wait for the proof")
+        )

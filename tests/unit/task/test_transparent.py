@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.both.hostdir import run_dir
@@ -27,7 +28,7 @@ from orchestrator.task.transparent import data as transparent_data
 from orchestrator.task.transparent import first_batch
 from orchestrator.task.transparent import main as transparent
 from orchestrator.task.transparent import replay as transparent_replay
-from orchestrator.task.transparent.backup import Position, variables_of
+from orchestrator.task.transparent.backup import Mismatch, Position, matched, variables_of
 from orchestrator.task.transparent.files import Files, Scratch, summary_dir
 from orchestrator.task.transparent.first_batch import DRAWN, OWN, UNKNOWN, WHOLE, apart
 from orchestrator.task.transparent.proof import Proof, bytes_per_example, kinds_of_operations
@@ -182,15 +183,26 @@ class TensorShapeOfAnyRank:
 
 def test_metrics_and_vocabularies_are_no_weights_of_a_model_of_tf_keras() -> None:
     kernel, total = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=())
-    metric, words, counted = SimpleNamespace(variables=[total]), object(), SimpleNamespace(shape=(2, None))
-    unranked = SimpleNamespace(shape=TensorShapeOfAnyRank())
-    model = SimpleNamespace(
-        weights=[kernel, words, counted, unranked, total], metrics=[metric], optimizer=None
-    )
+    metric, words = SimpleNamespace(variables=[total]), object()
+    model = SimpleNamespace(weights=[kernel, words, total], metrics=[metric], optimizer=None)
     assert {name: variables_of(model)[name] for name in ("model", "metrics")} == {
         "model": [kernel],
         "metrics": [total],
     }
+
+
+def test_a_weight_of_an_open_size_or_rank_is_saved_and_its_known_sizes_are_compared() -> None:
+    counted, anything = (
+        SimpleNamespace(shape=shape, name="adapted/summary:0")
+        for shape in ((2, None), TensorShapeOfAnyRank())
+    )
+    groups = {"model": [counted, anything]}
+    fitting = {"model/00000": np.zeros((2, 7)), "model/00001": np.zeros((3,))}
+    assert [value.shape for _, value in matched(groups, fitting, "model")] == [(2, 7), (3,)]
+    with pytest.raises(Mismatch, match="adapted/summary: 2xNone, was 3x7"):
+        matched(groups, fitting | {"model/00000": np.zeros((3, 7))}, "model")
+    with pytest.raises(Mismatch, match="was 2"):
+        matched(groups, fitting | {"model/00000": np.zeros((2,))}, "model")
 
 
 def test_batches_that_threads_beside_each_other_make_may_have_other_noise() -> None:

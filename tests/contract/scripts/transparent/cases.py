@@ -410,6 +410,23 @@ def texts_of_unknown_length():
 
 
 @case
+def texts_in_the_model():
+    # A batch is as wide as its longest text, which one replica has, and the padding is read as words.
+    drawn = np.random.default_rng(1)
+    words = [drawn.choice(["good", "bad", "day", "night"], 5 if row % 8 == 1 else 2) for row in range(24)]
+    texts = np.array([" ".join(each) for each in words])
+    vectors = layers.TextVectorization()
+    vectors.adapt(texts)
+    given = keras.Input((1,), dtype="string")
+    read = layers.GRU(3)(layers.Embedding(20, 4)(vectors(given)))
+    model = keras.Model(given, layers.Dense(1)(read))
+    model.compile("sgd", "mse")
+    counts = np.char.count(texts, "good").astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((texts[:, None], counts[:, None])).batch(8)
+    return model, model.fit(data, epochs=2, verbose=0).history
+
+
+@case
 def py_dataset():
     class Data(keras.utils.PyDataset):
         def __len__(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from orchestrator.head.node.page_access import (
     served,
     served_at,
 )
+from tests.patience import comes
 
 SECRET_CHARS = 43
 """So long is a secret of 32 bytes as text."""
@@ -32,6 +34,11 @@ class Clock:
 
     def __call__(self) -> float:
         return self.at
+
+
+def is_waited_for(file: int) -> bool:
+    """Return whether somebody waits for a lock of this file: the kernel lists them behind the one who holds it."""
+    return any("->" in line and f":{os.fstat(file).st_ino} " in line for line in open("/proc/locks"))
 
 
 @pytest.fixture
@@ -112,7 +119,7 @@ def test_of_two_commands_that_change_it_one_waits_for_the_other(access: PageAcce
         fcntl.flock(other, fcntl.LOCK_EX)
         second = threading.Thread(target=access.share, args=("Ben",))
         second.start()
-        second.join(0.2)
+        assert comes(lambda: is_waited_for(other.fileno()), 20.0)
         assert access.shares() == [first]
     second.join(20.0)
     assert [share.note for share in access.shares()] == ["Anna", "Ben"]

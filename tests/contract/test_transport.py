@@ -109,7 +109,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[C
 
 def _wait_for_the_keeper(transport: Transport, host: HostPlan) -> None:
     """Wait until it listens: a pod counts as running from its first process on."""
-    deadline = time.monotonic() + SOON_S
+    deadline = time.monotonic() + patient(SOON_S)
     while True:
         try:
             transport.open(host, "true").close()

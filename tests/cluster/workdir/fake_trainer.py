@@ -86,6 +86,7 @@ class Gang:
         self.lockstep = lockstep
         self.lonely = lonely
         self._accepted = []
+        self._connected = []
         self._to_chief = None
         self._chief_watch = None
         config = json.loads(os.environ.get("TF_CONFIG", "{}"))
@@ -129,6 +130,7 @@ class Gang:
                         break
                 time.sleep(0.05)
             connection.settimeout(None)
+            self._connected.append(connection)
             if self.lockstep and i == 0:
                 self._to_chief = connection
                 continue
@@ -167,8 +169,17 @@ class Gang:
 
     def _watch(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection.recv(1)
+            if connection.recv(1) == DONE_TOO:
+                connection.recv(1)
+                return
         self._end()
+
+    def leave(self) -> None:
+        """Tell all peers that this one has made its steps: without lockstep some are behind, and go on."""
+        DONE.set()
+        for connection in (*self._accepted, *self._connected):
+            with contextlib.suppress(OSError):
+                connection.sendall(DONE_TOO)
 
     def _end(self) -> None:
         if not DONE.is_set():
@@ -192,6 +203,7 @@ time.sleep(60)
 """
 DONE = threading.Event()
 GREETING = b"!"
+DONE_TOO = b"d"
 
 
 def main() -> int:
@@ -231,7 +243,7 @@ def main() -> int:
                 if not options.patient:
                     raise
                 print(f"step {step} is not saved: {e}", flush=True)
-    DONE.set()
+    gang.leave()
     if options.remove_backup and os.environ.get("ORCH_CHECKPOINT_DIR"):
         shutil.rmtree(os.environ["ORCH_CHECKPOINT_DIR"])
     print(f"{me} done at step {step}", flush=True)

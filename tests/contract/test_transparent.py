@@ -310,7 +310,7 @@ def test_what_tf_keras_does_by_code_of_its_own_is_that_of_one_process() -> None:
     stdout, stderr = single.communicate(timeout=100)
     assert single.returncode == 0, stderr
     pairs = list(zip(stdout.splitlines(), run.out.splitlines(), strict=True))
-    assert len(pairs) == 2
+    assert len(pairs) == 3
     for expected, found in (map(json.loads, pair) for pair in pairs):
         assert found["loss"] == pytest.approx(expected["loss"], rel=EXACT)
         assert found["weights"] == pytest.approx(expected["weights"], rel=EXACT, abs=1e-6)

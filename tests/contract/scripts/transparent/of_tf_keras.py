@@ -33,3 +33,22 @@ model.compile(keras.optimizers.SGD(0.001), keras.losses.MeanSquaredError(reducti
 loss = model.fit(X, Y, batch_size=16, shuffle=False, verbose=0).history["loss"]
 weights = np.concatenate([np.ravel(each) for each in model.get_weights()]).tolist()
 print(json.dumps({"loss": loss, "weights": weights}))
+
+
+class WithoutCall(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = keras.Sequential([keras.Input((6,)), layers.Dense(1)])
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x) - y) ** 2)
+        self.optimizer.minimize(loss, self.net.trainable_variables, tape)
+        return {"loss": loss}
+
+
+model = WithoutCall()
+model.compile(keras.optimizers.SGD(0.01))
+loss = model.fit(X, Y, batch_size=16, shuffle=False, verbose=0).history["loss"]
+print(json.dumps({"loss": loss, "weights": np.ravel(model.net.get_weights()[0]).tolist()}))

@@ -31,9 +31,9 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
 def iterations_of(model: Any) -> int | None:
     """Return how many updates the optimizer with the most of them has made; None without an optimizer."""
-    counts = [_number(getattr(each, "iterations", None)) for each in optimizers_of(model).values()]
-    known = [count for count in counts if count is not None]
-    return max(known) if known else None
+    counts = [getattr(each, "iterations", None) for each in optimizers_of(model).values()]
+    known = [int(each.numpy() if hasattr(each, "numpy") else each) for each in counts if each is not None]
+    return max(known, default=None)
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:
@@ -53,9 +53,3 @@ def _is_optimizer(value: Any) -> bool:
         and base.__module__.partition(".")[0] in ("keras", "tf_keras")
         for base in type(value).__mro__
     )
-
-
-def _number(variable: Any) -> int | None:
-    if variable is None:
-        return None
-    return int(variable.numpy() if hasattr(variable, "numpy") else variable)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, algorithms, for_host, permits
+from orchestrator.head.reach.ssh.algorithms import CERTIFICATE, Transport, algorithms, for_host, permits
 
 
 def test_a_post_quantum_exchange_first_then_the_cheap_ones() -> None:
@@ -129,3 +132,28 @@ def test_keys_of_ours_that_may_be_offered(text: str, name: str, allowed: bool) -
 def test_signatures_of_authorities(text: str, name: str, allowed: bool) -> None:
     settings = {"casignaturealgorithms": text} if text else {}
     assert permits(settings, "casignaturealgorithms", name) is allowed
+
+
+class OfABastion:
+    """The channel of a bastion that has gone: it ends, and refuses once to be closed."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._end, name)
+
+    def close(self) -> None:
+        if self._end.fileno() >= 0:
+            self._end.close()
+            raise EOFError
+
+
+def test_who_waits_for_a_connection_by_a_bastion_that_goes_is_woken() -> None:
+    here, there = socket.socketpair()
+    connection, ended = Transport(OfABastion(here), algorithms({})), threading.Event()
+    connection.start_client(ended)
+    there.close()
+    assert ended.wait(20.0)
+    connection.join(20.0)
+    assert not connection.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -90,6 +91,13 @@ class Transport(paramiko.Transport):
     def __init__(self, sock: Any, offered: Algorithms) -> None:
         super().__init__(sock)
         self.algorithms = offered
+        self._close_socket = self.packetizer.close
+        self.packetizer.close = self._close_quietly  # type: ignore[method-assign]
+
+    def _close_quietly(self) -> None:
+        """Close what the channel of a bastion that has gone cannot: the thread would end before it wakes who waits."""
+        with contextlib.suppress(EOFError, OSError):
+            self._close_socket()
 
     @property
     def preferred_kex(self) -> tuple[str, ...]:

@@ -135,6 +135,27 @@ def test_what_was_changed_between_two_steps_is_held_too(
     assert float(model.moving) == 40.0
 
 
+def test_where_its_data_ends_a_step_adds_what_waits_for_nothing(
+    trained: tuple[Model, Atomic, Callable[[], Any]],
+) -> None:
+    """One process fails in such a step when `iterations` is counted already."""
+    import tensorflow as tf
+
+    model, atomic, _ = trained
+    before = int(model.counter.numpy())
+
+    def ended(_: Any) -> None:
+        raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+
+    for _ in range(2):
+        with pytest.raises(tf.errors.OutOfRangeError):
+            atomic.ending(ended)(None)
+    assert int(model.counter.numpy()) == before + 1, "once in an epoch"
+    assert int(atomic.value(model.counter)) == before, "a restart within the epoch comes to its end too"
+    atomic.is_over = False
+    assert int(atomic.value(model.counter)) == before + 1
+
+
 def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_step(
     trained: tuple[Model, Atomic, Callable[[], Any]],
 ) -> None:

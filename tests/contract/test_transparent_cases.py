@@ -64,6 +64,7 @@ OF_KERAS = (
     "sum_under_a_mask",
     "several_inputs_and_outputs",
     "py_dataset",
+    "data_of_unknown_length",
     "texts_in_the_model",
     "layer_with_a_state",
     "fewer_examples_than_replicas",

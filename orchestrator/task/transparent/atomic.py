@@ -8,6 +8,8 @@ and the others have not: a counter, say, is one ahead of the weights. So, in the
   two differ, something has failed between the writes: then the state is that of no step, and is not handed over.
 - What is written before (the state of random generators, moving averages, the mean of the loss) cannot wait, since the
   collectives may follow from it. Of these variables, which are small, the step's end keeps a copy beside `done`.
+- Where data of unknown length ends, one process fails in a step that has counted already: the optimizer's `iterations`
+  are one ahead after each such epoch. What a step adds without waiting for anything is added then here too.
 
 Each edge that is added leads from an operation to one that was made after it, but for those to and from the counters,
 which share nothing with others. So no circle can come of it, and nothing is computed in another way.
@@ -15,6 +17,7 @@ which share nothing with others. So no circle can come of it, and nothing is com
 
 from __future__ import annotations
 
+import functools
 import weakref
 import zlib
 
@@ -61,6 +64,10 @@ class Atomic:
         """By the identity of a variable's handle: the handle, which is kept alive, and the copy."""
         self._written: dict[int, Any] = {}
         """By the same: the handles of all variables that a step writes."""
+        self._added: list[tuple[Any, Any]] = []
+        """Handles, and the constants that a step adds to them."""
+        self.is_over = False
+        """Whether these were added since the data of an epoch ended, which a restart within the epoch does again."""
 
     def begin(self) -> int:
         """Return where the step's operations begin. Call it in the graph, before the step is traced."""
@@ -133,6 +140,7 @@ class Atomic:
         if known and known != {id(outside) for _, outside in early.values()}:
             raise NotAtomic("the model's steps differ in what they write before their all-reduce")
         late = [op for at, op, _ in writes if at > gate]
+        added = _constants_added([(op, to) for at, op, to in writes if at > gate])
         with tf.control_dependencies([op for _, op in waited]):
             begun = self._begun.assign_add(1, read_value=False)
         for op in late:
@@ -144,8 +152,27 @@ class Atomic:
             ]
         with tf.control_dependencies([*late, *copied]):
             done = self._done.assign_add(1, read_value=False)
+        self._added = added
         self.refusal = None
         return done
+
+    def ending(self, function: Any) -> Any:
+        """Return a function of steps that leaves what one process leaves where its data ends."""
+        import tensorflow as tf
+
+        @functools.wraps(function)
+        def stepping(iterator: Any) -> Any:
+            try:
+                return function(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if self.refusal is None and not self.is_over:
+                    self.is_over = True
+                    for outside, value in self._added:
+                        _add(outside, value)
+                raise
+
+        stepping.of_steps = True  # type: ignore[attr-defined]
+        return stepping
 
     def _check(self, early: dict[str, tuple[Any, Any]], weights_bytes: int) -> None:
         if any(outside is None or not hasattr(outside, "numpy") for _, outside in early.values()):
@@ -217,7 +244,13 @@ class Atomic:
 
     def values(self, variable: Any) -> list[Any]:
         """Return the same on each replica of this process."""
-        return [self._copies.get(id(each.handle), (None, each))[1].numpy() for each in owned(variable)]
+        return [self._whole(each) for each in owned(variable)]
+
+    def _whole(self, variable: Any) -> Any:
+        value = self._copies.get(id(variable.handle), (None, variable))[1].numpy()
+        for outside, added in self._added if self.is_over else ():
+            value = value - added if outside is variable.handle else value
+        return value
 
 
 def _is_finite(value: Any) -> bool:
@@ -323,6 +356,43 @@ def _read(handle: Any) -> Any:
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
     return raw.read_variable_op(handle, _shape_and_type(handle).dtype)
+
+
+def _add(handle: Any, value: Any) -> None:
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    raw.assign_add_variable_op(handle, value)
+
+
+def _constants_added(writes: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return the outer handles of variables to which a constant is added that waits for nothing, and the constants."""
+    from tensorflow.python.framework import tensor_util
+
+    added: list[tuple[Any, Any]] = []
+    sums: dict[Any, list[Any]] = {}
+    for op, to in writes:
+        if op.type == "AssignAddVariableOp" and not op.control_inputs:
+            added += [(outside, tensor_util.constant_value(op.inputs[1])) for _, outside in to]
+        elif (
+            op.type == "AssignVariableOp" and not op.control_inputs
+        ):  # as Keras 3 counts, for all replicas at once
+            sums.setdefault(_source(op.inputs[1]), []).extend(to)
+    for total, to in sums.items():
+        terms = [_source(each) for each in total.inputs] if total.type == "AddV2" else []
+        others = [
+            each
+            for each in terms
+            if each.type != "ReadVariableOp" or not any(each.inputs[0] is handle for handle, _ in to)
+        ]
+        if len(terms) == 2 and len(others) == 1:
+            value = tensor_util.constant_value(others[0].outputs[0])
+            added += [(outside, value) for _, outside in to]
+    return [(outside, value) for outside, value in added if value is not None]
+
+
+def _source(tensor: Any) -> Any:
+    """Return the operation that makes a tensor, before it is handed on."""
+    return _source(tensor.op.inputs[0]) if tensor.op.type == "Identity" else tensor.op
 
 
 def _assign(handle: Any, value: Any) -> None:

@@ -77,6 +77,8 @@ def _patch_steps(
         function = (
             prove(made, lambda: self.trainable_variables) if prove is not None and is_proved else made(None)
         )
+        if atomic:
+            function = atomic.ending(function)
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):
@@ -214,7 +216,11 @@ def _patch_keras2(model: Any, strategy: Any, stepping: Callable[..., Any], rescu
                 function = getattr(self, step)
                 atomic = rescue and step == "train_step" and rescue.atomic(strategy, self, function)
                 self.__dict__[step] = stepping(function, atomic or None)
-            return make(self, force)
+            function = make(self, force)
+            atomic = rescue and step == "train_step" and rescue.known(self)
+            if atomic and not hasattr(function, "of_steps"):
+                function = self.train_function = atomic.ending(function)
+            return function
 
         return make_function
 

@@ -119,6 +119,10 @@ class Rescue:
             return None
         return atomic
 
+    def known(self, model: Any) -> Atomic | None:
+        """Return the Atomic of a model's training steps, if they have one."""
+        return self._atomics.get(model)
+
     def watch(self, strategy: Any, model: Any) -> None:
         """Make a model's training steps atomic the next time that its Keras builds them."""
         if model in self._atomics or (atomic := self.atomic(strategy, model, model.train_step)) is None:
@@ -149,6 +153,7 @@ class Rescue:
         """Remember the beginning or the end of an epoch."""
         if atomic := self._atomics.get(model):
             atomic.keep_changes()
+            atomic.is_over = False
         self._mark, self._metrics = (position, atomic.counted() if atomic else 0, keep), {}
         self._marks, self._newest, self._hand_over = self._marks + 1, atomic, self._of_fit
 

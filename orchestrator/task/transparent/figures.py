@@ -63,6 +63,19 @@ def install(library: str, report: Reporter, script: str, folder: str) -> None:
         may_be_empty = base._support_zero_size_input
         # Statistics of the whole batch are kept by a replica without an example too.
         base._support_zero_size_input = lambda layer: not layer.synchronized and may_be_empty(layer)
+        loss = sys.modules["tf_keras.src.losses"].Loss
+        loss._get_reduction = _also_means(loss._get_reduction)
+
+
+def _also_means(get: Any) -> Any:
+    """Let a loss in a `train_step` be a mean over the batch, which tf_keras refuses under a strategy: it is shared."""
+
+    @functools.wraps(get)
+    def reduction(self: Any) -> Any:
+        self._allow_sum_over_batch_size |= steps.current() is not None
+        return get(self)
+
+    return reduction
 
 
 def call_of_each_example(call: Any) -> Any:

@@ -43,7 +43,7 @@ class WithoutCall(keras.Model):
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self.net(x) - y) ** 2)
+            loss = keras.losses.MeanSquaredError()(y, self.net(x))
         self.optimizer.minimize(loss, self.net.trainable_variables, tape)
         return {"loss": loss}
 

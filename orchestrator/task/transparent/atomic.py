@@ -140,7 +140,7 @@ class Atomic:
         if known and known != {id(outside) for _, outside in early.values()}:
             raise NotAtomic("the model's steps differ in what they write before their all-reduce")
         late = [op for at, op, _ in writes if at > gate]
-        added = _constants_added([(op, to) for at, op, to in writes if at > gate])
+        self._added = _constants_added([(op, to) for at, op, to in writes if at > gate])
         with tf.control_dependencies([op for _, op in waited]):
             begun = self._begun.assign_add(1, read_value=False)
         for op in late:
@@ -152,7 +152,6 @@ class Atomic:
             ]
         with tf.control_dependencies([*late, *copied]):
             done = self._done.assign_add(1, read_value=False)
-        self._added = added
         self.refusal = None
         return done
 
@@ -373,9 +372,8 @@ def _constants_added(writes: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     for op, to in writes:
         if op.type == "AssignAddVariableOp" and not op.control_inputs:
             added += [(outside, tensor_util.constant_value(op.inputs[1])) for _, outside in to]
-        elif (
-            op.type == "AssignVariableOp" and not op.control_inputs
-        ):  # as Keras 3 counts, for all replicas at once
+        # Keras 3 counts so, for all replicas at once
+        elif op.type == "AssignVariableOp" and not op.control_inputs:
             sums.setdefault(_source(op.inputs[1]), []).extend(to)
     for total, to in sums.items():
         terms = [_source(each) for each in total.inputs] if total.type == "AddV2" else []

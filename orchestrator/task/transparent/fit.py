@@ -221,9 +221,8 @@ def build(model: Any, x: Any, setting: Setting, batch_size: int | None = None) -
     import tensorflow as tf
     from tf_keras import Model
 
-    if (
-        not model.built and type(model).call is not Model.call
-    ):  # without one, its step calls models that it has
+    # A model without a `call` of its own has nothing to build: its step calls models that it has
+    if not model.built and type(model).call is not Model.call:
         if isinstance(x, tf.data.Dataset):
             spec = x.element_spec
             inputs = spec[0] if isinstance(spec, tuple) else spec

@@ -28,7 +28,7 @@ import psutil
 import pytest
 
 from tests.cluster.processes import freeze
-from tests.kubernetes.kubectl import objects, path_of, put
+from tests.kubernetes.kubectl import inside, objects, path_of, put
 
 _LOOK_S = 0.03
 KUBECTL = Path(__file__).parent / "kubectl.py"
@@ -251,7 +251,7 @@ class Cluster:
         env = {"PATH": os.environ["PATH"], "HOME": str(root)}
         for entry in container["env"]:
             value = entry.get("value", pod["metadata"]["uid"])
-            env[entry["name"]] = value.replace("/orch/", f"{root}/orch/")
+            env[entry["name"]] = inside(str(root), value)
         name = pod["metadata"]["name"]
         hosts = root / "hosts"
         service = pod["spec"].get("subdomain") or name.rpartition("-")[0]
@@ -259,7 +259,7 @@ class Cluster:
             "127.0.0.1 localhost\n"
             + "".join(f"127.0.1.{i + 1} {service}-{i}.{service} {service}-{i}\n" for i in range(20))
         )
-        command = [word.replace("/orch/", f"{root}/orch/") for word in container["command"]]
+        command = [inside(str(root), word) for word in container["command"]]
         script = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"'
         unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "--kill-child=KILL"]
         with (self.top / "pods" / f"{name}.log").open("ab") as log:

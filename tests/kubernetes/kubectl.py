@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -228,7 +229,7 @@ def _exec(top: Path, settings: dict[str, Any], name: str, command: list[str]) ->
             raise Failed(f"Error from server (BadRequest): pod {name} does not have a host assigned")
         raise Failed('error: unable to upgrade connection: container not found ("task")')
     (top / "execs" / str(os.getpid())).touch()
-    words = [word.replace("/orch/", f"{found['root']}/orch/") for word in command]
+    words = [inside(found["root"], word) for word in command]
     child = subprocess.Popen(
         [*found["enter"], *words],
         stdin=subprocess.PIPE,
@@ -255,6 +256,11 @@ def _exec(top: Path, settings: dict[str, Any], name: str, command: list[str]) ->
         sys.stderr.write(f"command terminated with exit code {code}\n")
     sys.stderr.flush()
     os._exit(code if code >= 0 else 137)
+
+
+def inside(root: str, words: str) -> str:
+    """Return the words with each path below /orch/ led to `root`. A clone of the project may be called orch too."""
+    return re.sub(r"(?<![\w.-])/orch/", lambda _: f"{root}/orch/", words)
 
 
 def _pump(source: int, target: int, close: Any) -> None:

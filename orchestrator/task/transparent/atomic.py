@@ -167,7 +167,7 @@ class Atomic:
                 if self.refusal is None and not self.is_over:
                     self.is_over = True
                     for outside, value in self._added:
-                        _add(outside, value)
+                        _raw().assign_add_variable_op(outside, value)
                 raise
 
         stepping.of_steps = True  # type: ignore[attr-defined]
@@ -199,7 +199,7 @@ class Atomic:
     def put_back(self) -> None:
         """Restore the variables that a step writes early to their values after the last whole step."""
         for outside, copy in self._copies.values():
-            _assign(outside, copy.numpy())
+            _raw().assign_variable_op(outside, copy.numpy())
 
     def keep_changes(self) -> None:
         """Count what was changed since the last step as a part of it, such as an average that an epoch's end takes."""
@@ -351,16 +351,14 @@ def _bytes_of(handle: Any) -> int:
     return int(count or 0) * int(tf.as_dtype(info.dtype).size)
 
 
+def _raw() -> Any:
+    from tensorflow.python.ops import gen_resource_variable_ops
+
+    return gen_resource_variable_ops
+
+
 def _read(handle: Any) -> Any:
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
-    return raw.read_variable_op(handle, _shape_and_type(handle).dtype)
-
-
-def _add(handle: Any, value: Any) -> None:
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
-    raw.assign_add_variable_op(handle, value)
+    return _raw().read_variable_op(handle, _shape_and_type(handle).dtype)
 
 
 def _constants_added(writes: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -391,12 +389,6 @@ def _constants_added(writes: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 def _source(tensor: Any) -> Any:
     """Return the operation that makes a tensor, before it is handed on."""
     return _source(tensor.op.inputs[0]) if tensor.op.type == "Identity" else tensor.op
-
-
-def _assign(handle: Any, value: Any) -> None:
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
-    raw.assign_variable_op(handle, value)
 
 
 def _plain_copy(outside: Any) -> Any:

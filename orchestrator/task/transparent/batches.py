@@ -217,10 +217,7 @@ def _patch_keras2(model: Any, strategy: Any, stepping: Callable[..., Any], rescu
                 atomic = rescue and step == "train_step" and rescue.atomic(strategy, self, function)
                 self.__dict__[step] = stepping(function, atomic or None)
             function = make(self, force)
-            atomic = rescue and step == "train_step" and rescue.known(self)
-            if atomic and not hasattr(function, "of_steps"):
-                function = self.train_function = atomic.ending(function)
-            return function
+            return rescue.ending(self) if rescue and step == "train_step" else function
 
         return make_function
 

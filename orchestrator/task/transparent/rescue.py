@@ -119,15 +119,25 @@ class Rescue:
             return None
         return atomic
 
-    def known(self, model: Any) -> Atomic | None:
-        """Return the Atomic of a model's training steps, if they have one."""
-        return self._atomics.get(model)
+    def ending(self, model: Any) -> Any:
+        """Let a model's train_function leave what it leaves where its data ends (see `Atomic.ending`). Return it."""
+        atomic, function = self._atomics.get(model), model.train_function
+        if atomic is not None and not hasattr(function, "of_steps"):
+            function = model.train_function = atomic.ending(function)
+        return function
 
     def watch(self, strategy: Any, model: Any) -> None:
         """Make a model's training steps atomic the next time that its Keras builds them."""
         if model in self._atomics or (atomic := self.atomic(strategy, model, model.train_step)) is None:
             return
+        make = model.make_train_function
+
+        def make_train_function(force: bool = False) -> Any:
+            make(force)
+            return self.ending(model)
+
         model.__dict__["train_step"] = _whole(atomic, model.train_step)
+        model.__dict__["make_train_function"] = make_train_function
         model.train_function = None
 
     def loop(

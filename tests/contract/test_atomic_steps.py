@@ -15,12 +15,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.task.transparent import atomic as atomics
-from orchestrator.task.transparent import rescue
+from orchestrator.task.transparent import replay, rescue
 from orchestrator.task.transparent.atomic import Atomic, NotAtomic
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
@@ -154,6 +155,21 @@ def test_where_its_data_ends_a_step_adds_what_waits_for_nothing(
     assert int(atomic.value(model.counter)) == before, "a restart within the epoch comes to its end too"
     atomic.is_over = False
     assert int(atomic.value(model.counter)) == before + 1
+
+
+def test_a_restart_of_tf_keras_can_trace_what_also_ends_data(
+    trained: tuple[Model, Atomic, Callable[[], Any]],
+) -> None:
+    import tensorflow as tf
+
+    _, atomic, _ = trained
+    steps = tf.function(lambda iterator: next(iterator))
+    numbers = iter(tf.data.Dataset.range(3))
+    model = SimpleNamespace(train_function=atomic.ending(steps))
+    assert replay.is_traceable(model)
+    model.train_function.get_concrete_function(numbers)
+    assert int(model.train_function(numbers)) == 0, "tracing has read nothing"
+    assert not replay.is_traceable(SimpleNamespace(train_function=atomic.ending(next))), "run_eagerly"
 
 
 def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_step(

@@ -171,6 +171,8 @@ class Atomic:
                 raise
 
         stepping.of_steps = True  # type: ignore[attr-defined]
+        if trace := getattr(function, "get_concrete_function", None):
+            stepping.get_concrete_function = trace  # type: ignore[attr-defined]  # restarts trace before they restore
         return stepping
 
     def _check(self, early: dict[str, tuple[Any, Any]], weights_bytes: int) -> None:

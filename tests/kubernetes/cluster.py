@@ -267,19 +267,20 @@ class Cluster:
                 [*unshare, "sh", "-c", script, name, str(hosts), *command],
                 env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        first = _child_of(child.pid)
-        pod["enter"] = ["nsenter", "--target", str(first), "--pid", "--mount", "--uts", "--"]
+        if first := _child_of(child):
+            pod["enter"] = ["nsenter", "--target", first, "--pid", "--mount", "--uts", "--"]
         pod["root"], pod["env"] = str(root), env
         return child
 
 
-def _child_of(pid: int) -> int:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    while True:
-        found = path.read_text().split()
-        if found:
-            return int(found[0])
+def _child_of(process: subprocess.Popen[bytes]) -> str:
+    """Wait for the first child of a process. Return its pid; empty where the process ends without one."""
+    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None:
+        if found := path.read_text().split():
+            return found[0]
         time.sleep(0.005)
+    return ""
 
 
 def _end_child(child: subprocess.Popen[bytes]) -> None:

@@ -165,12 +165,12 @@ def test_parameter_servers_mend_a_frozen_worker_and_another_that_dies_meanwhile(
     assert reaped_s < 2.0, "servers never end by themselves"
 
 
-def _killed_at(cluster: Cluster, fault_times: FaultTimes, generation: int, name: str, step: int) -> int:
-    """Kill that task once its generation is at that step or later; the step from which the next one goes on."""
+def _killed_at(cluster: Cluster, fault_times: FaultTimes, restarts: int, name: str, step: int) -> int:
+    """Kill that task once the run is at that step after so many restarts; the step from which the next one goes on."""
     trains = cluster.wait(
-        lambda run: run["generation"] == generation and (run["global_step"] or 0) >= step, timeout=90
+        lambda run: run["restarts"] == restarts and (run["global_step"] or 0) >= step, timeout=90
     )
-    fault_times.inject(generation)
+    fault_times.inject(trains["generation"])
     os.kill(pids(trains)[name], signal.SIGKILL)
     fault_times.wait_again(cluster, timeout=90)
     given = int(cluster.events(kind="resumed")[-1]["data"]["global_step"])
@@ -197,8 +197,8 @@ def test_a_lost_worker_is_mended_and_a_lost_ps_and_a_lost_chief_take_the_run_bac
     after = cluster.wait(lambda run: is_back(run, "worker:0"), timeout=90)
     assert (after["restarts"], pids(after)["chief:0"]) == (0, pids(before)["chief:0"])
     reached = 0
-    for generation, name in enumerate(lost, 1):
-        reached = _killed_at(cluster, fault_times, generation, name, reached + 60)
+    for restarts, name in enumerate(lost):
+        reached = _killed_at(cluster, fault_times, restarts, name, reached + 60)
     run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
     assert (run["phase"], run["restarts"]) == ("SUCCEEDED", len(lost)), cluster.ok(
         "logs", "t", "--tail", "60"

@@ -38,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Start]:
 
 
 VERBOSE = """\
-import logging, runpy
+import logging, runpy  # what it runs imports sklearn
 logging.getLogger("tensorflow").setLevel(logging.INFO)
 runpy.run_path("{script}", run_name="__main__")
 """

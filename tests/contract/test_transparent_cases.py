@@ -90,38 +90,38 @@ REFUSED = {
     "refused_python_of_the_batch": "a tf.py_function has no gradient for it",
 }
 
+ALL = [pytest.mark.long, pytest.mark.timeout(4 * PATIENCE_S + 100)]
+"""Of a test of all cases: beside other tests each of its processes takes a quarter of an hour."""
+
 
 @pytest.mark.parametrize(
     ("cases", "workers", "options"),
     [
         pytest.param(OF_KERAS, 2, {"rescue": True}, id="2 workers"),
         pytest.param(OF_ITS_OWN, 2, {}, id="2 workers, steps and losses of its own"),
-        pytest.param((), 2, {}, id="2 workers, all", marks=pytest.mark.long),
-        pytest.param(
-            (), 1, {"strategy": "mirrored", "replicas_on_cpu": 2}, id="2 replicas", marks=pytest.mark.long
-        ),
-        pytest.param(
-            (), 1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=pytest.mark.long
-        ),
+        pytest.param((), 2, {}, id="2 workers, all", marks=ALL),
+        pytest.param((), 1, {"strategy": "mirrored", "replicas_on_cpu": 2}, id="2 replicas", marks=ALL),
+        pytest.param((), 1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=ALL),
         pytest.param(
             (),
             1,
             {"strategy": "mirrored", "replicas_on_cpu": 2, "proves": True},
             id="2 replicas, proved",
-            marks=pytest.mark.long,
+            marks=ALL,
         ),
-        pytest.param((), 2, {"rescue": True, "proves": True}, id="2 workers, proved", marks=pytest.mark.long),
+        pytest.param((), 2, {"rescue": True, "proves": True}, id="2 workers, proved", marks=ALL),
     ],
 )
 def test_each_case_has_the_weights_and_figures_of_one_process(
     gang: Callable[..., Gang], tmp_path: Path, cases: tuple[str, ...], workers: int, options: dict[str, Any]
 ) -> None:
     single = alone("cases.py", *cases)
-    reader = ThreadPoolExecutor(1).submit(single.communicate, timeout=PATIENCE_S)
+    patience_s = PATIENCE_S if cases else 4 * PATIENCE_S
+    reader = ThreadPoolExecutor(1).submit(single.communicate, timeout=patience_s)
     directories = [tmp_path / str(index) for index in range(workers)]
     told = environment(**{"replicas_on_cpu": 1, **options})
     run = gang(SCRIPTS / "cases.py", *cases, directories=directories, env=told)
-    assert run.ended(PATIENCE_S) == [0] * workers, run.tasks[0].err
+    assert run.ended(patience_s) == [0] * workers, run.tasks[0].err
     stdout, stderr = reader.result()
     assert single.returncode == 0, stderr
     expected, found = rows(stdout), rows(run.tasks[0].out)

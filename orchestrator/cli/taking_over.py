@@ -1,12 +1,13 @@
 """Ends a run that another head node drives, so that this one can replace it: `orch up --take-over`.
 
-On each host the order that kills the old run's processes first raises its epoch: from then on the host refuses whatever
-the old coordinator orders. So the old gang has ended before the new one begins, and cannot come back.
+First each host gets a higher epoch for the run: from then on it refuses whatever the old coordinator orders. Only when
+all do so are the processes killed. So the old gang has ended before the new one begins, and cannot come back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from orchestrator.cli.host_queries import TIMEOUT_S, asker, must_confirm, say_problems
 from orchestrator.cli.session import Session
@@ -17,7 +18,7 @@ from orchestrator.core.state.owner import Driven, Owner
 from orchestrator.head.hosts.recovery import EPOCHS_UNHEARD
 from orchestrator.head.links import ownership
 from orchestrator.head.links import requests as orders
-from orchestrator.head.links.query import Asker
+from orchestrator.head.links.query import Answer, Asker
 
 
 def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
@@ -39,7 +40,7 @@ def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
     if not yes:
         question = f"End {names} there, and start {plan.name} from here?"
         must_confirm(session, question, otherwise="nothing has changed")
-    _end(ask, plan, owner, here)
+    _end(ask, owner, plan.name, here)
     _refuse_elsewhere([run for _, run in _driven(session, ask, plan, owner)])
     session.say(f"Ended {names}")
 
@@ -72,20 +73,26 @@ def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tupl
     ]
 
 
-def _end(ask: Asker, plan: Plan, owner: Owner, driven: Sequence[tuple[HostPlan, Driven]]) -> None:
+def _end(ask: Asker, owner: Owner, name: str, driven: Sequence[tuple[HostPlan, Driven]]) -> None:
     """Fence off these runs and kill them. Raises Refused if that fails."""
     # Each host gets an epoch above its own: an epoch that another host reports does not count there.
-    asked = [(host, orders.end_anothers(run, owner, run.epoch + EPOCHS_UNHEARD)) for host, run in driven]
-    problems = []
-    for (host, run), answer in zip(driven, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
-        if answer.unheard is not None:
-            problems.append(f"{run.run_id} on {host.name}: {answer.unheard}")
-            continue
-        swept = answer.replies[0].ok or {}
-        problems += [
-            f"{run.run_id} on {host.name}: pid {left['pid']}: {left['why']}" for left in swept["left"]
+    above = [(host, run, run.epoch + EPOCHS_UNHEARD) for host, run in driven]
+    # A coordinator whose tasks are killed on one host starts them again where it is not fenced off yet.
+    for asked in (
+        [(host, orders.fence_off(run, owner, epoch)) for host, run, epoch in above],
+        [(host, [orders.end_anothers(run, epoch)]) for host, run, epoch in above],
+    ):
+        problems = [
+            f"{run.run_id} on {host.name}: {problem}"
+            for (host, run), answer in zip(driven, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True)
+            for problem in _problems(answer)
         ]
-    if problems:
-        raise Refused(
-            f"could not be ended: {'; '.join(problems)}", hint=f"nothing of {plan.name} was started"
-        )
+        if problems:
+            raise Refused(f"could not be ended: {'; '.join(problems)}", hint=f"nothing of {name} was started")
+
+
+def _problems(answer: Answer[Any]) -> list[str]:
+    if answer.unheard is not None:
+        return [str(answer.unheard)]
+    left = (answer.replies[0].ok or {}).get("left", ())
+    return [f"pid {each['pid']}: {each['why']}" for each in left]

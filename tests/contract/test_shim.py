@@ -182,6 +182,19 @@ def test_a_task_that_ignores_sigterm_dies_at_the_end_of_its_grace(host: Host) ->
     assert (last["exit"]["signal"], last["exit"]["cause"], last["exit"]["ordered"]) == (9, "signal", True)
 
 
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_shim_that_began_while_its_run_was_swept_leaves_no_task(host: Host, *, hold: bool) -> None:
+    host.write_start(FOREVER, hold=hold)
+    record.mark(str(host.generation_dir), record.SWEPT)
+    assert "pid" in host.start_again()
+    until(lambda: record.read_exit(str(host.generation_dir)), "it has ended")
+    ended = record.read_exit(str(host.generation_dir))
+    assert ended is not None
+    assert ended["exit"]
+    assert ended["exit"]["ordered"]
+    assert process.marked("demo-1", range(10), host_dir=str(host.path)) == []
+
+
 def test_a_task_that_hears_sigterm_ends_by_itself(host: Host) -> None:
     script = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n" + FOREVER
     agent = host.run(script)

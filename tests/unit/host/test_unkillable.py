@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.both import process
+from orchestrator.both import hostdir, process
 from orchestrator.checkpoints import claims
 from orchestrator.host.agent import sweep as agent_sweep
-from orchestrator.host.shim import sweep
+from orchestrator.host.shim import record, sweep
 from orchestrator.host.system import unkillable
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -148,6 +148,20 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         assert self.now_s < 5.0, "it waits for ever"
+
+
+def test_a_sweep_marks_a_start_that_has_no_process_yet(tmp_path: Path) -> None:
+    files = {1: "exit.json", 2: "start.json", 3: "start.json"}
+    for generation, name in files.items():
+        directory = Path(hostdir.generation_dir(str(tmp_path), RUN, "worker:0", generation))
+        directory.mkdir(parents=True)
+        (directory / name).write_text("{}")
+    agent_sweep.sweep(str(tmp_path), RUN, 2, [])
+    marked = [
+        record.is_marked(hostdir.generation_dir(str(tmp_path), RUN, "worker:0", generation), record.SWEPT)
+        for generation in files
+    ]
+    assert marked == [False, True, False], "one has ended, and one may live"
 
 
 def test_a_sweep_names_what_does_not_die_at_its_bound_and_spares_itself(

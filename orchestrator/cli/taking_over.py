@@ -79,8 +79,8 @@ def _end(ask: Asker, owner: Owner, name: str, driven: Sequence[tuple[HostPlan, D
     above = [(host, run, run.epoch + EPOCHS_UNHEARD) for host, run in driven]
     # A coordinator whose tasks are killed on one host starts them again where it is not fenced off yet.
     for asked in (
-        [(host, orders.fence_off(run, owner, epoch)) for host, run, epoch in above],
-        [(host, [orders.end_anothers(run, epoch)]) for host, run, epoch in above],
+        [(host, orders.fence_off(run, epoch)) for host, run, epoch in above],
+        [(host, orders.end_anothers(run, owner, epoch)) for host, run, epoch in above],
     ):
         problems = [
             f"{run.run_id} on {host.name}: {problem}"

@@ -94,16 +94,20 @@ def watch(
     return WATCH(watched)
 
 
-def fence_off(driven: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
-    """Return the orders that fence off another owner's coordinator from its run, and record that nobody drives it."""
-    claimed = _claim(owner, driven.run_id, driven.name, driven.checkpoint_dir)
-    return [watch(driven.run_id, epoch, 1.0, claimed), UNWATCH({"run": driven.run_id, "epoch": epoch})]
+def fence_off(driven: Driven, epoch: int) -> list[Order[Any]]:
+    """Return the order by which a host obeys another owner's coordinator of the run no longer."""
+    return [UNWATCH({"run": driven.run_id, "epoch": epoch})]
 
 
-def end_anothers(driven: Driven, epoch: int) -> Order[Any]:
-    """Return the order that kills a run whose coordinator is fenced off."""
-    run, directory = driven.run_id, driven.checkpoint_dir
-    return SWEEP({"run": run, "epoch": epoch, "generation_max": EVERY_GENERATION, "release": directory})
+def end_anothers(driven: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
+    """Return the orders that kill a run of another owner, and record that nobody drives it."""
+    run_id, directory = driven.run_id, driven.checkpoint_dir
+    claimed = _claim(owner, run_id, driven.name, directory)
+    return [
+        SWEEP({"run": run_id, "epoch": epoch, "generation_max": EVERY_GENERATION, "release": directory}),
+        watch(run_id, epoch, 1.0, claimed),
+        *fence_off(driven, epoch),
+    ]
 
 
 def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[tasks.Started]:

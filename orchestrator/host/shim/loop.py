@@ -121,9 +121,8 @@ class Shim:
         """Run until the task has ended and its exit record is written."""
         for action, value in self._first:
             self._execute(action, value, None, {})
-        if record.is_marked(
-            self._directory, record.SWEPT
-        ):  # by a sweep that looked before there was a process
+        # By a sweep that looked before there was a process
+        if record.is_marked(self._directory, record.SWEPT):
             self._handle_event(state.Signalled(time.monotonic()))
         self._decide()
         while not self._ended:

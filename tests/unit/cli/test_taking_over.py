@@ -53,8 +53,10 @@ def test_no_task_is_killed_before_all_hosts_refuse_the_old_coordinator() -> None
     hosts = Hosts()
     end(hosts)
     fences, kills = hosts.turns
-    assert fences == {name: [("watch", 1007), ("unwatch", 1007)] for name in ("gpu-a", "gpu-b")}
-    assert kills == {name: [("sweep", 1007)] for name in ("gpu-a", "gpu-b")}
+    assert fences == {name: [("unwatch", 1007)] for name in ("gpu-a", "gpu-b")}
+    assert kills == {
+        name: [("sweep", 1007), ("watch", 1007), ("unwatch", 1007)] for name in ("gpu-a", "gpu-b")
+    }, "it is ours only when it has ended: what lives must be found again"
 
 
 def test_where_a_host_is_not_heard_nothing_is_killed() -> None:

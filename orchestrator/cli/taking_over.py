@@ -77,10 +77,13 @@ def _end(ask: Asker, owner: Owner, name: str, driven: Sequence[tuple[HostPlan, D
     """Fence off these runs and kill them. Raises Refused if that fails."""
     # Each host gets an epoch above its own: an epoch that another host reports does not count there.
     above = [(host, run, run.epoch + EPOCHS_UNHEARD) for host, run in driven]
+    fences = [(host, orders.fence_off(run, epoch)) for host, run, epoch in above]
+    kills = [(host, orders.end_anothers(run, owner, epoch)) for host, run, epoch in above]
+    nothing = f"nothing of {name} was started"
     # A coordinator whose tasks are killed on one host starts them again where it is not fenced off yet.
-    for asked in (
-        [(host, orders.fence_off(run, epoch)) for host, run, epoch in above],
-        [(host, orders.end_anothers(run, owner, epoch)) for host, run, epoch in above],
+    for asked, hint in (
+        (fences, f"nothing was ended, and {nothing}; try again once all hosts answer"),
+        (kills, nothing),
     ):
         problems = [
             f"{run.run_id} on {host.name}: {problem}"
@@ -88,7 +91,7 @@ def _end(ask: Asker, owner: Owner, name: str, driven: Sequence[tuple[HostPlan, D
             for problem in _problems(answer)
         ]
         if problems:
-            raise Refused(f"could not be ended: {'; '.join(problems)}", hint=f"nothing of {name} was started")
+            raise Refused(f"could not be ended: {'; '.join(problems)}", hint=hint)
 
 
 def _problems(answer: Answer[Any]) -> list[str]:

@@ -39,7 +39,7 @@ def start(context: Context, order: tasks.Start, reply: Reply) -> tasks.Started |
     names = durable.names(os.path.dirname(directory))
     numbers = [int(name[4:]) for name in names if name.startswith("gen-") and name[4:].isdecimal()]
     agent_state.refuse_older(task, generation, max(numbers, default=0))
-    if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
+    if shim_record.has_begun(directory):
         # The answer to a repeated start
         who = shim_record.shim_identity(context.tasks.link(run, task, generation).directory)
         return {"pid": who.pid if who is not None else None, "already": True}

@@ -51,8 +51,8 @@ def sweep(
     for task, generation, directory in hostdir.generations(host_dir, run):
         if generation > generation_max:
             continue
-        begins = not any(os.path.exists(f"{directory}/{name}") for name in ("shim.json", "exit.json"))
-        if begins or shim_record.shim_alive(directory):
+        # In this order: a shim that records itself in between is alive.
+        if not shim_record.has_begun(directory) or shim_record.shim_alive(directory):
             shim_record.mark(directory, shim_record.SWEPT)
         shim = durable.read_object(directory, "shim.json") or {}
         group = cgroup.find(cgroup.name_of(host_dir, run, task, generation), shim.get("cgroup"))

@@ -121,7 +121,7 @@ class Shim:
         """Run until the task has ended and its exit record is written."""
         for action, value in self._first:
             self._execute(action, value, None, {})
-        # By a sweep that looked before there was a process
+        # A sweep may have looked here before there was a process.
         if record.is_marked(self._directory, record.SWEPT):
             self._handle_event(state.Signalled(time.monotonic()))
         self._decide()

@@ -173,6 +173,11 @@ def mark(generation_dir: str, name: str) -> None:
         return
 
 
+def has_begun(generation_dir: str) -> bool:
+    """Return whether a shim has recorded itself, or the generation's end is known."""
+    return any(os.path.exists(os.path.join(generation_dir, name)) for name in ("shim.json", "exit.json"))
+
+
 def is_marked(generation_dir: str, name: str) -> bool:
     """Return whether the task is RELEASED, or SWEPT."""
     return os.path.exists(os.path.join(generation_dir, name))

@@ -49,7 +49,7 @@ def end(hosts: Hosts) -> None:
 
 
 def test_no_task_is_killed_before_all_hosts_refuse_the_old_coordinator() -> None:
-    """Whose task is killed on one host starts the gang again where he is still obeyed: two gangs would train."""
+    """A coordinator whose task is killed on one host starts the gang again where it is still obeyed."""
     hosts = Hosts()
     end(hosts)
     fences, kills = hosts.turns
@@ -63,12 +63,16 @@ def test_where_a_host_is_not_heard_nothing_is_killed() -> None:
     hosts = Hosts(deaf={0: "gpu-b"})
     with pytest.raises(Refused, match="t-1 on gpu-b: gpu-b: no route") as refused:
         end(hosts)
-    assert refused.value.hint == "nothing of t was started"
+    assert (
+        refused.value.hint
+        == "nothing was ended, and nothing of t was started; try again once all hosts answer"
+    )
     assert len(hosts.turns) == 1
 
 
 def test_what_lives_on_is_named() -> None:
     with pytest.raises(Refused, match="t-1 on gpu-a: pid 7: it waits for a disk; t-1 on gpu-b: pid 7"):
         end(Hosts(left=[{"pid": 7, "why": "it waits for a disk"}]))
-    with pytest.raises(Refused, match="t-1 on gpu-b: gpu-b: no route"):
+    with pytest.raises(Refused, match="t-1 on gpu-b: gpu-b: no route") as refused:
         end(Hosts(deaf={1: "gpu-b"}))
+    assert refused.value.hint == "nothing of t was started"

@@ -35,8 +35,8 @@ demo: $(VENV)/.demo  ## train on a real data set with two workers on this machin
 	@echo 'In another terminal, while it trains: $(BIN)/orch ui --open shows the page with its curves'
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
-test: check  ## unit, contract, cluster (real sshd) and real TensorFlow
-	$(BIN)/python -m pytest tests --ignore tests/unit --cache-clear -n $(JOBS) --dist worksteal --durations 20 \
+test: check  ## unit, contract, cluster (real sshd) and real TensorFlow; with CI=true a third of the slowest, by the commit
+	$(BIN)/python -m pytest tests --ignore tests/unit $(if $(CI),--in-turns) --cache-clear -n $(JOBS) --dist worksteal --durations 20 \
 	|| { [ $$? = 1 ] && $(BIN)/python -m tests.alone; }
 
 test-long: $(VENV)/.dev  ## with more cases and longer faults than `make test` has time for: most of an hour

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -35,7 +36,8 @@ LACKS_A_LIBRARY = "could not import"
 """In that of `pytest.importorskip`: what the extra `dev` has to name."""
 
 SLOWEST = Path(__file__).with_name("slowest.txt")
-"""Names of the slowest tests, the slowest first, as `pytest -p tests.cpu_times` measures them."""
+"""Names of the slowest tests, the slowest first, as `python -m tests.cpu_times` writes them."""
+TURNS = 3
 
 REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
 
@@ -48,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--long", action="store_true", help="more cases than CI has time for, and longer faults")
     group.addoption(
         "--only-long", action="store_true", help="nothing but those cases, and a line on each file"
+    )
+    group.addoption(
+        "--in-turns", action="store_true", help=f"of the slowest those of this commit: 1 of {TURNS}"
     )
 
 
@@ -69,10 +74,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if item.get_closest_marker("long") is not None]
     elif not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
+    slowest = SLOWEST.read_text().splitlines()
+    if config.getoption("--in-turns"):
+        waiting = waiting_for_another(slowest, head_commit())
+        kept = [item for item in kept if item.nodeid not in waiting]
     staying = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in staying])
     at_once = getattr(config, "workerinput", {}).get("workercount", 1)
-    items[:] = slowest_first(kept, SLOWEST.read_text().split("\n"), at_once) if at_once > 1 else kept
+    items[:] = slowest_first(kept, slowest, at_once) if at_once > 1 else kept
+
+
+def waiting_for_another(slowest: list[str], commit: str) -> set[str]:
+    """Return the slow tests that run at other commits than this one; none where there is no commit.
+
+    By the hash, since a clone may know of one commit only. In the order of their names each has another turn than the
+    next one, so a file with three of them has one in each turn.
+    """
+    if not commit:
+        return set()
+    turn = int(commit, 16) % TURNS
+    return {name for place, name in enumerate(sorted(slowest)) if place % TURNS != turn}
+
+
+def head_commit() -> str:
+    """Return the hash of the commit that is checked out; nothing where git or its history is not there."""
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=SLOWEST.parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return asked.stdout.strip()
 
 
 def slowest_first(items: list[pytest.Item], slowest: list[str], parts: int) -> list[pytest.Item]:
@@ -149,6 +181,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say of each file with `long` tests how they ended: what was skipped is not run by anything else."""
+    if config.getoption("--in-turns"):
+        waiting = waiting_for_another(SLOWEST.read_text().splitlines(), head_commit())
+        terminalreporter.write_line(
+            f"{len(waiting)} slow tests have their turn at another commit; see tests/slowest.txt"
+        )
     if not config.getoption("--only-long"):
         return
     terminalreporter.section("what only `make test-long` runs")

@@ -1,5 +1,7 @@
 """`pytest -p tests.cpu_times …`: what each test costs, with all that it starts, to build/cpu-times.jsonl; as root.
 
+`python -m tests.cpu_times > tests/slowest.txt` names those that cost most, after a run of all.
+
 The clock says little on a machine that others use too. Coordinators and shims are nobody's children, so the kernel
 counts for a control group: one for each process of pytest.
 """
@@ -18,6 +20,8 @@ import pytest
 WHERE = Path("build/cpu-times.jsonl")
 GROUPS = Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup")
 """Of the first version of control groups, and of the second."""
+SLOW_S = 8.0
+"""Of CPU. So slow are a tenth of the tests, and they cost more than all others."""
 _group: list[Path] = []
 
 
@@ -54,3 +58,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with WHERE.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"test": item.nodeid, **took}) + "\n")
     return result
+
+
+def slowest(lines: list[str]) -> list[str]:
+    """Return the names of the slow tests, the slowest first, each with the least that it cost."""
+    cost: dict[str, float] = {}
+    for line in map(json.loads, lines):
+        cost[line["test"]] = min(line["cpu_s"], cost.get(line["test"], line["cpu_s"]))
+    return sorted((test for test in cost if cost[test] >= SLOW_S), key=lambda test: -cost[test])
+
+
+if __name__ == "__main__":
+    print("\n".join(slowest(WHERE.read_text(encoding="utf-8").splitlines())))

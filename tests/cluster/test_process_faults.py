@@ -153,7 +153,7 @@ def test_row_90_a_coordinator_that_does_not_answer_is_named_with_the_way_out(loc
                 in (refused.stderr)
             ), command
             assert f"`kill -CONT {pid}` lets it go on" in refused.stderr
-            assert took_s < patient(8), "five seconds, and the start of Python"
+            assert took_s < patient(15), f"five seconds, and a start that may compile all of orch: {command}"
     finally:
         os.kill(pid, signal.SIGCONT)
     after = cluster.wait_step(before["global_step"] + 20)

@@ -1,4 +1,7 @@
-"""The slowest tests begin first in each process: xdist shares what was collected in parts, one after another."""
+"""The slowest tests begin first in each process, and take turns in CI.
+
+xdist shares what was collected in parts, one after another.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SLOWEST, slowest_first
+from tests.conftest import SLOWEST, slowest_first, waiting_for_another
 
 
 class Item:
@@ -39,6 +42,15 @@ def test_each_process_begins_with_its_slow_ones_and_none_is_left_out(count: int,
     assert set(slowest[: len(begun)]) & set(names) <= set(begun), "each of the slowest is somebody's first"
     rest = [item.nodeid for item in ordered if item.nodeid not in slowest]
     assert rest == [name for name in names if name not in slowest], "the others keep the order of their files"
+
+
+def test_each_slow_test_has_its_turn_at_one_commit_of_three_and_each_file_at_all() -> None:
+    names = [f"{file}::t{number}" for file in ("a", "b") for number in range(3)] + ["c::t0"]
+    run = [set(names) - waiting_for_another(names, commit) for commit in ("f0", "f1", "f2")]
+    assert sorted(name for names_of_turn in run for name in names_of_turn) == sorted(names)
+    assert all({"a", "b"} <= {name[0] for name in names_of_turn} for names_of_turn in run)
+    assert waiting_for_another(names, "") == set()
+    assert len(waiting_for_another(SLOWEST.read_text().splitlines(), "0" * 40)) > 0
 
 
 def test_the_names_are_those_of_tests() -> None:

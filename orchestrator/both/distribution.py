@@ -121,7 +121,7 @@ def distribution(path: str, root: str = "") -> Distribution:
         for line in _sets_peers(tree.body):
             found.own_peers = found.own_peers or f"{os.path.relpath(os.path.realpath(file), folder)}:{line}"
     elsewhere = {name for name in called - defined - _OF_ONE_MACHINE if "strategy" in name.lower()}
-    found.is_unclear |= any(not name.endswith("Strategy") and name != "has_strategy" for name in elsewhere)
+    found.is_unclear |= bool(elsewhere - {"has_strategy"})
     # `with made_elsewhere().scope():`
     found.is_unclear |= "scope" in called and not found.strategies
     return found

@@ -17,9 +17,6 @@ from orchestrator.spec.sbatch import Wish, batch_script
 
 _POLL_S = 0.5
 
-_WAITING = "submitted"
-"""The name under which the code of a job is kept, which may wait for days. No run has it."""
-
 
 def wish_and_plan(file: str) -> tuple[Wish, Plan, dict[str, str]]:
     """Return a file's request to Slurm, its plan, and its secrets. Raises SpecError."""
@@ -40,7 +37,7 @@ def script_of(file: str, environment: Environment) -> str:
 def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[job.Job, bool]:
     """Submit the run of a file. Return the job, and whether it is new. A queued or running job is left alone."""
     from orchestrator.client.submit import plan_document, snapshot
-    from orchestrator.head.code.snapshots import Snapshots
+    from orchestrator.head.code.snapshots import SUBMITTED, Snapshots
     from orchestrator.spec.plan import load_recipients
 
     wish, plan, secrets = wish_and_plan(file)
@@ -59,7 +56,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     forget_secrets(environment)
     paths = job.prepare(state_dir)
     code = snapshot(file, plan, state_dir)
-    Snapshots(state_dir).keep(_WAITING, code.digest)
+    Snapshots(state_dir).keep(SUBMITTED, code.digest)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(state_dir, "status.json"))  # of the previous job
     what = {

@@ -270,7 +270,7 @@ def examined(
         Refused: a host does not answer, or hosts do not reach each other; a line for each.
     """
     used = [plan.host(name) for name in plan.hosts_used]
-    is_here = len(used) < 2 and all(host.transport == "local" for host in used)
+    is_here = all(host.transport == "local" for host in used)
     if is_here or any(host.transport not in ("ssh", "local") for host in plan.hosts):
         return plan
     goal = "reach each other" if len(used) > 1 else "is there"

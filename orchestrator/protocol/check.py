@@ -169,7 +169,7 @@ def _relative_path(value: Any) -> Any:
         path = RelativePath(value)
     except ValueError as e:
         raise Misfit(f"is refused: {cleaned(str(e))}") from None
-    if not path.isprintable() and cleaned(path) != path:
+    if cleaned(path) != path:
         raise Misfit(f"is {shown(value)}, which has control characters")
     return path
 
@@ -225,7 +225,7 @@ def _raw(value: Any) -> Any:
 
 def _one_of(words: tuple[Any, ...]) -> Check:
     def check(value: Any) -> Any:
-        if type(value) is not str or value not in words:
+        if value not in words:
             raise Misfit(f"is {shown(value)}, none of {', '.join(words)}")
         return value
 

@@ -147,8 +147,8 @@ def compare(
 
 
 def _near(a: float, b: float, tolerance: float) -> bool:
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a == b or (math.isnan(a) and math.isnan(b))
     return abs(a - b) <= tolerance * max(1.0, abs(a))
 
 

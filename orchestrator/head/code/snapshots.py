@@ -39,6 +39,9 @@ TEXT_BYTES_MAX = 256 << 10
 TEXTS_BYTES_MAX = 8 << 20
 """How much text is kept of one ended run. Scripts are far below it."""
 
+SUBMITTED = "submitted"
+"""The name of the code of a Slurm job, which may wait for days or be queued again: it stays whole. No run has it."""
+
 _LEFT_OUT_MAX = 1000
 _NEW_S = 3600.0
 """How long a snapshot stays as it was taken, whether a run needs it or not: its `orch up` may be under way."""
@@ -185,7 +188,7 @@ class Snapshots:
                 snapshot = self.snapshot_of(name)
                 if snapshot is not None:
                     ended[snapshot.digest] = snapshot
-                    needed |= {snapshot.digest} if name in active else set()
+                    needed |= {snapshot.digest} if name in active or name == SUBMITTED else set()
             for name in durable.names(self._trees):
                 digest = name.partition(".")[0]
                 path = self.place_of(digest)

@@ -65,7 +65,7 @@ def _patch_build(trainer: Any, say: Callable[[], None]) -> None:
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self._distribute_strategy
-        if strategy is None or not (multi_worker(strategy) or _mirrored(strategy)):
+        if not (multi_worker(strategy) or _mirrored(strategy)):
             original(self, iterator=iterator, data_batch=data_batch)
             return
         if multi_worker(strategy):

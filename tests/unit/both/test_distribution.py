@@ -27,6 +27,7 @@ def source(tmp_path: Path, text: str, **modules: str) -> str:
         "import keras\nfrom sklearn.impute import SimpleImputer\nSimpleImputer(strategy='mean').fit(x)\n"
         + FIT,
         "import tensorflow as tf, keras\nwith tf.distribute.get_strategy().scope():\n    pass\n" + FIT,
+        "import tensorflow as tf, keras\nprint(tf.distribute.has_strategy())\n" + FIT,
         "import tensorflow as tf, keras\nstrategy = tf.distribute.MirroredStrategy()\n" + FIT,
         "import tensorflow as tf\nwith tf.GradientTape() as tape:\n    pass\noptimizer.apply_gradients(pairs)\n",
         "import keras\nfrom orchestrator.keras import make_parallel\nmake_parallel(model)\n" + FIT,

@@ -263,6 +263,24 @@ def test_what_a_zombie_writes_over_while_it_is_seeded_is_copied_again(
     assert (zombie.left, answer["source"], answer["rejected"]) == (0, str(newest), [])
 
 
+def test_what_cannot_be_verified_and_is_written_while_it_is_seeded_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only that nobody writes it any more could show that it is whole, and somebody does."""
+    for step in (100, 200):
+        folder = tmp_path / "gen-000001" / f"step_{step}"
+        folder.mkdir(parents=True)
+        (folder / "state.msgpack").write_bytes(b"x" * 100)
+    made.aged(tmp_path)
+    newest = tmp_path / "gen-000001" / "step_200"
+    zombie = Training(newest / "state.msgpack", 1, monkeypatch)
+    answer = seed.seed(str(tmp_path), 2)
+    assert (zombie.left, answer["global_step"], answer["verified"]) == (0, 100, False)
+    assert [(each["path"], each["why"]) for each in answer["rejected"]] == [
+        (str(newest), "it was written, or removed, while it was copied")
+    ]
+
+
 def test_where_all_generations_are_torn_a_pinned_one_is_resumed_from(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "keras3_backup") / "keras3_backup"
     inventory.pin(str(tmp_path), "20")

@@ -172,3 +172,22 @@ def test_a_claim_is_read_with_the_directory_that_it_names_and_is_never_of_the_fu
     found = stamped(str(tmp_path))
     assert found is not None
     assert (found["ago_s"], found["driven"]) == (0.0, True), "the clock of its file system was set back"
+
+
+def test_an_agent_that_still_watches_a_run_says_so_and_none_says_it_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the mark, the run of a head that is cut off for a moment would be another's to take."""
+    monkeypatch.setattr(claims, "_up_s", lambda: 1000.0)
+    claims.write(str(tmp_path), MINE)
+    monkeypatch.setattr(claims, "_up_s", lambda: 5000.0)
+    claims.renew(str(tmp_path))
+    path = tmp_path / claims.FILE
+    content = json.loads(path.read_text())
+    assert content["looked_at"] == 5000.0
+    assert claims.claimed_of(content) == {**MINE, "since": content["since"]}
+    theirs = {**content, "agent": {**content["agent"], "pid": content["agent"]["pid"] + 1}}
+    path.write_text(json.dumps(theirs))
+    monkeypatch.setattr(claims, "_up_s", lambda: 9000.0)
+    claims.renew(str(tmp_path))
+    assert json.loads(path.read_text()) == theirs, "another agent has taken it over"

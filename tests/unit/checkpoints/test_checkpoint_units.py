@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from orchestrator.both.within import Tree
-from orchestrator.checkpoints import copying, discovery, inventory, places, records, safe, seed, verify
+from orchestrator.checkpoints import (
+    arrival,
+    copying,
+    discovery,
+    inventory,
+    places,
+    records,
+    safe,
+    seed,
+    verify,
+)
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.units import ORBAX, Unit
 from tests.arrivals import Arrivals
@@ -103,6 +113,17 @@ def test_a_directory_that_is_named_after_its_step_is_one_unit(tmp_path: Path) ->
     assert kinds == ["unknown"], (
         "most of it nothing here can read: that its small arrays are whole proves nothing"
     )
+
+
+def test_a_directory_that_is_named_after_its_step_and_holds_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+    """A script that was killed as it began to save has left a directory, or files without content."""
+    (gen(tmp_path, 1) / "step_100").mkdir()
+    (gen(tmp_path, 1) / "step_100" / "state.msgpack").write_bytes(b"x" * 100)
+    (gen(tmp_path, 1) / "step_200").mkdir()
+    (gen(tmp_path, 1) / "step_300").mkdir()
+    (gen(tmp_path, 1) / "step_300" / "state.msgpack").touch()
+    assert found(gen(aged(tmp_path), 1)) == [("step_100", "unknown", 100)]
+    assert seed.seed(str(tmp_path), 2)["global_step"] == 100
 
 
 def test_a_directory_of_keras_or_tensorflow_is_looked_into_whatever_its_name(tmp_path: Path) -> None:
@@ -455,6 +476,32 @@ def test_one_travels_between_hosts_that_share_no_directory(tmp_path: Path, kind:
     given = seed.seed(str(there), 2, only=received)
     assert (given["global_step"], given["verified"]) == (200, kind not in ("unknown", "orbax"))
     assert not list((there / ".orch" / "safe").glob("*.tmp"))
+
+
+def test_an_agent_does_not_read_again_what_it_has_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would cost as long as the transfer. Another agent, which remembers nothing, has to."""
+    here, there, arrivals = tmp_path / "a", tmp_path / "b", Arrivals()
+    saved.npz(gen(here, 1) / "model-100.npz", 100)
+    manifest = safe.snapshot(str(here), str(gen(here, 1)), None)
+    (missing,) = arrivals.receive(str(there), manifest)["missing"]
+    ((name, size, _, _),) = manifest["files"]
+    whole = Path(safe.directory_of(str(here), manifest["digest"]), name).read_bytes()
+    arrivals.receive_part({"sha256": missing, "offset": 0, "last": True}, whole)
+    read: list[int] = []
+
+    def reads(place: arrival.Place, *, reading: Callable[[arrival.Place], bytes] = arrival._read) -> bytes:
+        data = reading(place)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(arrival, "_read", reads)
+    assert safe.arrival(str(there), manifest).missing() == []
+    assert read == [size]
+    read.clear()
+    assert arrivals.receive(str(there), manifest) == {"missing": []}
+    assert read == []
 
 
 def test_a_snapshot_that_is_there_is_not_sent_again_and_counts_as_the_newest(tmp_path: Path) -> None:

@@ -298,7 +298,10 @@ def test_a_torn_newest_is_dropped_for_the_one_before_and_both_are_named(tmp_path
 def test_bits_that_went_bad_are_found_before_they_are_given_on(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager")
     flip(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
-    assert seed.seed(str(tmp_path), 2)["global_step"] == 24
+    answer = seed.seed(str(tmp_path), 2)
+    assert answer["global_step"] == 24
+    # Only the copy shows it, so the copy was made: a script that looks for the highest number must not find it.
+    assert not list(Path(answer["path"]).rglob("ckpt-2*"))
 
 
 @pytest.mark.fault(42)

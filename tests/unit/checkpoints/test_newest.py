@@ -197,3 +197,11 @@ def test_what_is_not_recorded_of_a_checkpoint_counts_as_the_oldest() -> None:
     of_generation, of_step, of_time = {"generation": 1}, {"global_step": 0}, {"saved_at": 1.0}
     about: list[dict[str, Any]] = [of_generation, of_step, of_time, {}]
     assert sorted(about, key=newest.across) == [{}, of_time, of_step, of_generation]
+
+
+def test_where_the_step_of_one_of_them_is_not_known_the_later_one_is_further() -> None:
+    """A run that had saved nothing yet has no step: what it saves then is further."""
+    nothing: dict[str, Any] = {"global_step": None, "saved_at": 0.0}
+    first: dict[str, Any] = {"global_step": 0, "saved_at": NOW}
+    assert newest.is_further(first, nothing)
+    assert not newest.is_further(nothing, first)

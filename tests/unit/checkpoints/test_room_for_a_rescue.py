@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoints import places, seed
+from orchestrator.checkpoints import inventory, places, seed
 from orchestrator.task.transparent import backup
 from tests.contract.small_disk import mounted
 
@@ -74,6 +74,26 @@ def test_the_older_file_goes_first_and_it_is_told(tmp_path: Path) -> None:
         old = os.path.join(backup.folder(str(directory), 0), backup.NAME)
         assert (answer["global_step"], answer["dropped"]) == (101, [old])
         assert len(list(disk.path.rglob("*.h5"))) == 2
+
+
+@pytest.mark.fault(107)
+def test_neither_what_was_pinned_nor_what_lies_in_the_root_makes_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are a person's: who pins a state has said that it stays, and the root's was there before the run."""
+    directory = Path(places.directory_of(str(tmp_path), 1))
+    save(tmp_path, 50)
+    save(directory, 100)
+    pinned = inventory.pin(str(tmp_path), "100")["path"]
+    save(directory, 101, "worker:1")
+    monkeypatch.setattr(places, "free_bytes", lambda _path: 0)
+    answer = seed.seed(str(tmp_path), 2)
+    old = os.path.join(backup.folder(str(directory), 0), backup.NAME)
+    assert (answer["global_step"], answer["dropped"]) == (101, [old])
+    for top, steps in ((pinned, 100), (tmp_path, 50)):
+        kept = backup.read(backup.folder(str(top), 0))
+        assert kept is not None
+        assert kept[1].steps == steps
 
 
 @pytest.mark.fault(107)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
+from orchestrator import checkpoints
 from orchestrator.both.within import Tree
-from orchestrator.checkpoints.crc32c import crc32c, masked
+from orchestrator.checkpoints.crc32c import LIBRARY, by_table, crc32c, library, masked
 from orchestrator.checkpoints.tensor_bundle import Bundle
 from orchestrator.checkpoints.torn import NotUnderstood, Torn
+from orchestrator.head.code.bundle import crc32c_library
 from tests.unit.checkpoints.saved import _block, _field, _varint
 
 FLOAT, STRING, INT64, VARIANT = 1, 7, 9, 21
@@ -186,3 +189,18 @@ def test_a_block_that_is_compressed_is_not_understood(tmp_path: Path) -> None:
     path.write_bytes(table)
     with pytest.raises(NotUnderstood, match="compressed"):
         Bundle(Tree(str(tmp_path)), str(tmp_path / "m"))
+
+
+def test_the_library_that_lies_beside_the_module_computes_the_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it all is right as well, and hundreds of times as slow."""
+    of_wheel = crc32c_library()
+    if of_wheel is None:
+        pytest.skip("NO C LIBRARY IN GOOGLE-CRC32C HERE")
+    shutil.copy(of_wheel, tmp_path / LIBRARY)
+    monkeypatch.setattr(checkpoints, "__file__", str(tmp_path / "__init__.py"))
+    extend = library()
+    assert extend is not None
+    data = bytes(range(256)) * 5
+    assert extend(7, data, len(data)) == by_table(data, 7)

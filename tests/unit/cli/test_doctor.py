@@ -76,7 +76,7 @@ def test_a_coordinator_without_the_ssh_agent_that_you_have(
         agent.bind(yours)
         agent.listen()
 
-        def found(**environ: str) -> list[str]:
+        def found(plan: Plan = plan, **environ: str) -> list[str]:
             coordinator = subprocess.Popen(
                 ["/bin/sh", "-c", "echo; read -r line"],
                 env=environ,
@@ -99,7 +99,7 @@ def test_a_coordinator_without_the_ssh_agent_that_you_have(
         assert none.endswith("knows of none")
         (gone,) = found(SSH_AUTH_SOCK=dead)
         assert gone.endswith(f"asks {dead}, where nothing answers")
-        assert doctor._agents(desk, plan_of()) == [], "no host is reached by SSH"
+        assert found(plan_of()) == [], "no host is reached by SSH"
 
 
 def run_of(name: str, owner: str, **more: Any) -> KnownRun:

@@ -40,6 +40,14 @@ def test_variables_beside_an_inventory_may_lie_in_a_directory(orch: Desk, tmp_pa
         ("x.md", ":"),
     ):
         (tmp_path / "group_vars" / "all" / name).write_text(text)
+    (tmp_path / "group_vars" / "all" / "more").mkdir()
     assert orch("import", "ansible", str(tmp_path / "hosts")) == 0
     assert "user: ml" in orch.put_out
     assert "port: 23" in orch.put_out
+
+
+def test_blank_lines_of_an_ssh_config_say_nothing(orch: Desk, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host gpu-a\n\n  User ml\n   \nHost gpu-b\n")
+    assert orch("import", "ssh-config", "--file", str(tmp_path / "config")) == 0
+    assert "name: gpu-a" in orch.put_out
+    assert "name: gpu-b" in orch.put_out

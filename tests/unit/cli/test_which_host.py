@@ -40,6 +40,22 @@ def test_exec_runs_on_the_hosts_with_tasks_and_on_spares_where_that_is_asked_for
         asked("d")
 
 
+def test_exec_has_the_environment_of_a_task_once_all_know_each_others_ports(run: Run) -> None:
+    """Before that the addresses of the cluster are not known, and a wrong one would be worse than none."""
+
+    def environment(run: Run) -> dict[str, str]:
+        ((_, asked),) = orders(run, ["env"], None, "worker:1", spares=False)
+        return asked["env"]
+
+    assert environment(run) == {}
+    first, second = run.tasks
+    one_joined = run.with_task(replace(first, port=20_001))
+    assert environment(one_joined) == {}
+    cluster = environment(one_joined.with_task(replace(second, port=20_002)))["TF_CONFIG"]
+    assert ":20001" in cluster
+    assert ":20002" in cluster
+
+
 def test_ssh_leads_to_the_chiefs_host_where_none_is_named(run: Run) -> None:
     assert chosen(run, None)[1] == "b, which has worker:0"
     assert chosen(run, "worker:1")[1] == "a, which has worker:1"

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.client.environment import Environment
-from orchestrator.client.waiting import AWAY_MAX_S, WAIT_MAX_S, wait_s
+from orchestrator.client.waiting import AWAY_MAX_S, UNTOLD_MAX_S, WAIT_MAX_S, is_untold, wait_s
 from orchestrator.core.errors import (
     CoordinatorUnreachable,
     OrchestratorError,
@@ -21,6 +21,7 @@ from orchestrator.core.errors import (
     UsageError,
     WaitTimedOut,
 )
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi, event_document, run_document
 
@@ -90,6 +91,13 @@ def test_wait_gives_up_at_its_deadline_and_leaves_the_run(
 
 def test_a_wait_is_as_long_as_its_looks_are_expensive() -> None:
     assert [wait_s(look_s) for look_s in (0.001, 0.5, 60.0)] == [0.25, 5.0, 10.0]
+
+
+def test_only_a_run_that_was_released_can_have_told_nothing_of_its_training() -> None:
+    """`orch up` says then that its script has run for a while: of a run that waits for a host that is not so."""
+    run = {"has_stepped": False, "phase_age_s": UNTOLD_MAX_S, "tasks": [{"stage": None}]}
+    told = [phase for phase in Phase if is_untold({**run, "phase": phase.value})]
+    assert told == [Phase.RUNNING]
 
 
 def test_wait_gives_up_on_a_coordinator_that_stays_away(

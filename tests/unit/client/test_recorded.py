@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.client import recorded
+from orchestrator.core.plan import QueuePlan
+from orchestrator.core.state.run import new_run
 from tests.unit.cli.desk import Desk
+from tests.unit.core.transcript import make_plan
 from tests.unit.head.recording import RUN, Head
 
 
@@ -53,3 +57,22 @@ def test_a_journal_that_cannot_be_read_leaves_the_error(desk: Desk) -> None:
     assert desk("status") == 3
     assert desk.said.startswith("error: no coordinator is running behind")
     assert desk.put_out == ""
+
+
+def test_a_run_that_waits_in_the_queue_is_shown_too(tmp_path: Path) -> None:
+    """None of its events counts as time that was spent, so there is no account of it."""
+    desk = Desk(tmp_path)
+    os.makedirs(desk.paths.state_dir, mode=0o700)
+    head = Head(Path(desk.paths.journal))
+    plan = replace(make_plan(["a", "b"], checkpoint=True), queue=QueuePlan())
+    head.loop.submit(new_run(RUN, plan, epoch=1, at=head.now))
+    head.end()
+    assert desk("status", "--json") == 3, desk.said
+    [run] = json.loads(desk.put_out)["runs"]
+    assert (run["phase"], run["generation"], run["global_step"]) == ("QUEUED", 0, None)
+
+
+def test_its_age_is_told_to_a_tenth_of_a_second_as_all_ages_are(desk: Desk) -> None:
+    found = recorded.status(desk.paths, now=880.0 + 120.26)
+    assert found is not None
+    assert found["recorded_age_s"] == 120.3

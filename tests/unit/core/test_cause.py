@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,14 @@ from orchestrator.core.actions import Note
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
-from orchestrator.core.events import HostReported, HostUp
+from orchestrator.core.events import HostReported, HostUp, TaskReport
+from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Facts, Link
-from orchestrator.core.state.phase_states import Rendezvous
+from orchestrator.core.state.phase_states import Phase, Rendezvous
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, TaskPhase
 from tests.unit.core.transcript import make_plan
+from tests.unit.head.recording import Head
 
 SCRIPT = Exit(cause=Cause.SCRIPT, code=1)
 
@@ -349,3 +352,23 @@ def test_of_two_that_are_silent_the_one_is_blamed_whom_a_follower_names(is_cut_o
         assert (found.cause, found.host) == (Cause.NETWORK, "c")
     else:
         assert (found.cause, str(found.task)) == (Cause.STALLED, "worker:2")
+
+
+def test_who_failed_before_the_chief_was_done_counts_also_if_it_never_told_a_step(tmp_path: Path) -> None:
+    """Only the chief need tell steps. Through the loop, which goes on whatever is raised: it decides nothing then."""
+    head = Head(tmp_path / "journal.db")
+    head.begin()
+    head.hear(step=7, hosts="a")
+    head.hear(step=None, hosts="b")
+    failed = Exit(cause=Cause.SCRIPT, code=1, at=head.now + 1.0, last_lines=("ValueError: bad rank",))
+    done = Exit(cause=Cause.SCRIPT, code=0, at=head.now + 2.0)
+    head.pass_time(3.0)
+    # Whose report comes first decides nothing
+    for host, ended, step in (("a", done, 7), ("b", failed, None)):
+        task = TaskId("worker", "ab".index(host))
+        told = TaskReport(task, 1, "exited", pid=7, port=20000, progress=Progress(step), exit=ended)
+        head.tell(HostReported(head.now, host, (told,)))
+    assert (head.run.phase, head.run.generation) == (Phase.RENDEZVOUS, 2)
+    assert head.run.first_cause is not None
+    assert head.run.first_cause.sentence == "worker:1 on b failed with exit code 1: ValueError: bad rank"
+    head.end()

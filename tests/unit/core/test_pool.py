@@ -408,8 +408,12 @@ def test_of_a_long_line_for_one_gpu_the_first_are_named_and_the_cost_is_that_of_
     assert found[NAMED_MAX + 1].has_more
 
 
-def calls_of_turns(hosts: int, running: int, waiting: int) -> int:
-    """Return how many Python functions it calls to reckon the queue, once what runs hold is known."""
+def calls_of_turns(hosts: int, running: int, waiting: int, behind: int = 0) -> int:
+    """Return how many Python functions it calls to reckon the queue, once what runs hold is known.
+
+    Args:
+        behind: how many wait behind these that ask for something else, which nobody has free either.
+    """
     pool = Roster(
         [HostPlan(f"h{n}", address=f"h{n}", gpus=tuple(range(8))) for n in range(hosts)], lambda h: h.name
     )
@@ -433,6 +437,9 @@ def calls_of_turns(hosts: int, running: int, waiting: int) -> int:
     runs += [
         queued(replace(first, name=f"q{n}", time_limit_s=60.0 + n % 4), float(n)) for n in range(waiting)
     ]
+    other = plan("p", Ask("worker", 2, 8), hosts=pool[:2])
+    other = replace(other, hosts=pool, time_limit_s=60.0)
+    runs += [queued(replace(other, name=f"p{n}"), float(waiting + n)) for n in range(behind)]
     turns(runs, 1e4)
     count = 0
 
@@ -453,3 +460,8 @@ def test_a_place_costs_the_same_beside_many_runs_and_the_queue_as_much_as_runs_w
     assert beside < 480 * 40, "about 10 microseconds a run"
     few, many = calls_of_turns(20, 20, 200), calls_of_turns(20, 20, 1200)
     assert many - few < 1000 * 60
+
+
+def test_what_is_free_nowhere_is_looked_for_once_however_many_ask_for_it_behind_others() -> None:
+    few, many = (calls_of_turns(20, 20, 2 * RESERVED_MAX, behind=count) for count in (50, 550))
+    assert many - few < 500 * 100, "to look for it costs twice as much"

@@ -26,3 +26,11 @@ def test_what_was_handed_over_is_kept_from_the_seed_once_the_training_has_failed
     played.play()
     assert played.run is not None
     assert (played.run.generation, played.run.step_max) == (3, 39)
+
+
+def test_what_is_handed_over_is_known_by_its_step_also_where_the_generation_began_behind_the_start() -> None:
+    """Generation 3 began at step 20 and handed over step 60: 40 steps, but it is step 60 that may be passed over."""
+    played = Transcript(next(path for path in SCENARIOS if path.stem == "rescued_and_fails_a_step_later"))
+    played.play()
+    assert played.run is not None
+    assert (played.run.generation, played.run.budget.handed_over) == (4, 60)

@@ -31,3 +31,10 @@ def test_a_band_takes_the_newest_value_of_each_stretch(tmp_path: Path) -> None:
     assert bands.document(os.path.dirname(path), "t", {"of": "host", "name": "cpu"})["x"] == []
     with pytest.raises(ValueError, match="buckets"):
         bands.document(os.path.dirname(path), "t", {"buckets": "0"})
+
+
+def test_who_is_far_below_the_others_is_shown_as_well_as_who_is_far_above() -> None:
+    """A worker that waits for its data has the lowest load of all, and is the one that is looked for."""
+    loads = [2.0, 90.0, 91.0, 92.0, 93.0, 94.0, 130.0]
+    drawn = bands.band({(f"worker:{index}", "cpu"): {0: load} for index, load in enumerate(loads)})
+    assert [line["task"] for line in drawn["outliers"][:2]] == ["worker:0", "worker:6"]

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress, TaskPhase
+from orchestrator.head.effects import historian
 from orchestrator.head.effects.historian import Historian
 from orchestrator.head.records import history
 from tests.unit.core.phases import state_of
@@ -104,6 +105,22 @@ def test_a_step_that_is_told_again_is_no_new_value_and_silence_is_a_gap(watched:
     watched.end()
     assert watched.points("", "loss") == 1
     assert watched.points("", "steps_per_s") == 2
+
+
+def test_of_a_task_or_a_host_that_is_silent_the_last_numbers_are_no_new_ones(watched: Watched) -> None:
+    watched.train(1)
+    for host in watched.run.hosts:
+        told = replace(host, heard_at=watched.at, measured={"cpu_percent": 7.5})
+        watched.run = watched.run.with_host(told)
+    looked_at = watched.at + historian.TASKS_EVERY_S
+    while watched.at < looked_at:
+        watched.train(2)
+    assert watched.run.hosts[0].heard_at == looked_at - historian.TASKS_EVERY_S, "heard of just in time"
+    watched.at += 60  # a host that is cut off still has what it told last
+    watched.historian.sample()
+    watched.end()
+    assert watched.points("worker:1", "rss_bytes") == 2
+    assert watched.points("host:b", "cpu_percent") == 1
 
 
 def test_a_validation_is_one_value_however_often_it_is_told(watched: Watched) -> None:

@@ -102,6 +102,14 @@ def test_the_newest_are_in_the_finest_tier(path: str) -> None:
     assert history.read(path, [("", "loss")], begin=None, end=None, buckets=4000)[0].tier_s == 10
 
 
+def test_of_the_values_those_between_begin_and_end_are_read(path: str) -> None:
+    written(path, 50).close()
+    (series,) = read(path, [("", "loss")], begin=100_040, end=100_043, buckets=4000)
+    assert [bucket.begin for bucket in series.buckets] == [100_040, 100_041, 100_042, 100_043]
+    (series,) = read(path, [("", "loss")], begin=100_048, end=None, buckets=4000)
+    assert [bucket.begin for bucket in series.buckets] == [100_048, 100_049]
+
+
 def test_generations_are_lines_of_their_own_and_a_gap_breaks_a_line(path: str) -> None:
     made = History(path)
     for at, generation in (*((at, 1) for at in (*range(100, 110), *range(200, 210))), (215, 2), (220, 2)):
@@ -111,6 +119,15 @@ def test_generations_are_lines_of_their_own_and_a_gap_breaks_a_line(path: str) -
     assert [line["generation"] for line in found] == [1, 2]
     assert [x for x, y in zip(found[0]["x"], found[0]["y"], strict=True) if y is None] == [200]
     assert None not in found[1]["y"], "of two values, seldom told"
+
+
+def test_the_steps_of_one_report_are_spread_over_the_time_since_the_report_before(path: str) -> None:
+    made = History(path)
+    made.follow(100_000, 1, "loss", 1, [[10, 0.5]])
+    made.follow(100_100, 1, "loss", 4, [[10, 0.5], [15, 0.4], [18, 0.3], [20, 0.2]])
+    made.flush(100_100)
+    made.close()
+    assert points(path) == [(100_000, 0.5), (100_050, 0.4), (100_080, 0.3), (100_100, 0.2)]
 
 
 def test_another_process_goes_on_with_the_same_file(path: str) -> None:

@@ -221,3 +221,14 @@ def test_which_step_can_have_been_reached_is_known_of_what_was_heard_to_its_end(
     assert run.plan.checkpoint is not None
     order = orders.verify(run, VerifyCheckpoint("a", 3), run.plan.checkpoint)
     assert order.fields.get("step_max") == expected
+
+
+def test_the_gpus_and_slots_to_lease_are_told_apart_by_their_names() -> None:
+    """A UUID may have digits only, so that the rest of it would be read as a slot's number."""
+    uuid = f"GPU-{'0123456789' * 4}"[:40]
+    fields = orders.watch("t-1", 2, 1.0, gpus=[uuid, "slot-3"]).fields
+    assert (fields["gpu_uuids"], fields["slots"], fields.get("gpus")) == ([uuid], [3], None)
+    fields = orders.watch("t-1", 2, 1.0, gpus=[uuid]).fields
+    assert (fields["gpu_uuids"], fields.get("slots")) == ([uuid], None)
+    fields = orders.watch("t-1", 2, 1.0, gpus=[1, 0]).fields
+    assert (fields["gpus"], fields.get("gpu_uuids"), fields.get("slots")) == ([1, 0], None, None)

@@ -1,4 +1,4 @@
-"""Why pods do not run, from documents as the API server writes them."""
+"""Why pods do not run, from documents as the API server writes them, and what kubectl says of its failures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.head.reach.kubernetes.commands import explained
 from orchestrator.head.reach.kubernetes.pods import before, missing, summary, waiting
 
 UNSCHEDULABLE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
@@ -140,3 +141,26 @@ def test_how_a_container_or_an_older_pod_ended() -> None:
     assert before(pod(containerStatuses=[again]), [], "older-1a2b") == ""
     assert before(RUNNING, of_older, "older-1a2b") == f"the pod before it: Evicted: {low.strip()}"
     assert before(RUNNING, of_older, "a later one-1a2b") == "", "an hour later its event is still there"
+
+
+def test_of_a_namespace_that_is_not_there_it_is_said_how_to_make_it_and_of_no_other() -> None:
+    missing_one = explained('Error from server (NotFound): namespaces "lab" not found', "lab")
+    assert "`kubectl create namespace NAME`" in str(missing_one.hint)
+    assert str(missing_one).startswith(
+        'kubectl (namespace lab): Error from server (NotFound): namespaces "lab"'
+    )
+    changed = (
+        'Error from server (Conflict): Operation cannot be fulfilled on namespaces "lab": it was modified'
+    )
+    assert explained(changed, "lab").hint is None
+
+
+def test_of_all_that_kubectl_printed_the_errors_are_told() -> None:
+    warning = "Warning: spec.template.spec.nodeSelector: deprecated since v1.14"
+    away = "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout"
+    assert str(explained(f"{warning}\n{away}\n{away}\n")) == f"kubectl: {away}"
+    refused = 'Error from server (BadRequest): pod "t-0" is invalid'
+    assert str(explained(f"service/t created\n{refused}\n{away}\n")) == f"kubectl: {refused}; {away}"
+    assert str(explained("W1 slow\nexit status 7\n")) == "kubectl: exit status 7", (
+        "the last line, without one"
+    )

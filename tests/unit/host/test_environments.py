@@ -152,6 +152,42 @@ def test_an_environment_that_was_made_is_ready_though_nothing_could_be_removed(
     assert (Path(environments.root()) / "old").is_dir()
 
 
+def test_a_setup_removes_an_old_environment_but_not_what_the_plan_uses(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "_install", installs)
+    for number, key in enumerate(("old", "planned", "third", "second", "first")):
+        made(key, ago_s=DAYS_S - number)
+    assert environments._make({**a_wish(home), "keep": ["planned"]})["state"] == "ready"
+    left = {path.name for path in Path(environments.root()).iterdir() if path.is_symlink()}
+    assert left - {environments._wanted(a_wish(home))[1]} == {"planned", "second", "first"}
+
+
+def test_the_environments_of_a_user_are_closed_to_others(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_install", installs)
+    os.rmdir(environments.root())
+    before = os.umask(0)  # as open as a user may have it
+    try:
+        environments._make(a_wish(home))
+    finally:
+        os.umask(before)
+    assert oct(os.stat(environments.root()).st_mode & 0o777) == oct(0o700)
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", ".a", "a\0b"])
+def test_an_environment_or_a_wheel_has_the_name_of_a_file_and_leads_nowhere_else(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(environments, "_install", installs)
+    with pytest.raises(HostFault, match="not the name of a file"):
+        environments._path(name)
+    (home / "blobs").mkdir()
+    (home / "blobs" / "d1").touch()
+    with pytest.raises(HostFault, match="not the name of a file"):
+        environments._make({**a_wish(home), "wheels": [(name, "d1")]})
+    assert not any(path.is_symlink() for path in home.rglob("*"))
+
+
 def test_a_setup_that_fails_leaves_nothing_of_its_environment(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

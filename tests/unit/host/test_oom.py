@@ -178,3 +178,11 @@ def test_an_earlier_oom_kill_in_its_own_group_is_not_that_of_its_end() -> None:
     own.sample(101.0, 3)
     assert (own.since(97.0), own.since(3.0)) == (2, 3)
     assert OwnKills().since(0.0) == 0
+
+
+def test_a_sample_without_a_new_kill_is_not_kept() -> None:
+    """A task is sampled every few seconds, for weeks."""
+    own = OwnKills()
+    for number in range(100):
+        own.sample(float(number), 0 if number < 50 else 1)
+    assert own._seen == [(50.0, 1)]

@@ -258,3 +258,6 @@ def test_a_process_that_became_another_users_is_left_and_says_whose_it_is(
     assert left["pid"] == told["pid"] == child.pid
     assert left["why"] == told["why"] == "it runs as root, and nobody may not end it"
     assert process.alive(who)
+    assert (unkillable.why(who) or "").startswith("alive after SIGKILL"), (
+        "root may end it, and is told no user"
+    )

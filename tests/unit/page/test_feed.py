@@ -235,3 +235,31 @@ def test_a_host_of_two_runs_is_shown_with_both_and_with_the_gpus_that_one_of_the
             "memory_percent": None,
         }
     }
+
+
+class Requeued(Told):
+    """A source of a run of many tasks that makes way, and so has no hosts any more."""
+
+    def runs(self) -> dict[str, Any]:
+        self.asked += 1
+        found = status(100.0 + self.asked / 10, tasks=60, step=1)
+        found["runs"][0]["hosts"] = [{"host": "a"}] if self.asked == 1 else []
+        return found
+
+
+def test_a_run_of_many_tasks_that_has_no_hosts_any_more_is_told_as_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def look() -> list[Any]:
+        source, hosts = Requeued(1), []
+        view = Feed(cast("Source", source), poll_s=0.0).view("t", None)
+        async for message in view:
+            change = json.loads(message["data"])
+            hosts.append(change["runs"]["t"].get("hosts"))
+            if len(hosts) == 2:
+                break
+        await cast("Any", view).aclose()
+        return hosts
+
+    assert asyncio.run(look()) == [{"a": {"host": "a"}}, []]
+    assert not caplog.messages, "the state could be read each time"

@@ -8,9 +8,10 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import pytest
 
 from orchestrator.protocol import hello, replies, reports
-from orchestrator.protocol.bounds import Exact, Length
+from orchestrator.protocol.bounds import Exact, Length, Range
 from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json, shown
 from orchestrator.protocol.limits import COUNT_MAX
+from orchestrator.protocol.paths import RelativePath
 from tests.protocol_orders import TABLE
 from tests.protocol_values import ASKED, valid, wrong
 
@@ -44,6 +45,14 @@ def test_a_number_for_which_no_bounds_are_declared_has_those_of_what_is_kept(
     assert (check(least), check(most)) == (least, most)
     for value in beyond:
         with pytest.raises(Misfit):
+            check(value)
+
+
+def test_a_number_for_which_bounds_are_declared_has_those() -> None:
+    whole, part = check_of(Annotated[int, Range(-17, 4711)]), check_of(Annotated[float, Range(-1.7, 47.11)])
+    assert [whole(-17), whole(4711), part(-1.7), part(47.11)] == [-17, 4711, -1.7, 47.11]
+    for check, value in ((whole, -18), (whole, 4712), (part, -1.71), (part, 47.12)):
+        with pytest.raises(Misfit, match="not from"):
             check(value)
 
 
@@ -135,6 +144,20 @@ def test_what_a_terminal_would_obey_is_shown_as_text(text: str, shown: str) -> N
 def test_a_name_that_is_sent_back_is_not_changed_but_refused() -> None:
     check = check_of(Annotated[str, Length(10), Exact()])
     assert check("data set") == "data set"
+    with pytest.raises(Misfit, match="control characters"):
+        check("a\x1bb")
+
+
+def test_a_name_of_a_file_may_hold_what_no_terminal_obeys() -> None:
+    """A checkpoint with a tab or a hard space in its name could else not be sent to another host."""
+    check = check_of(RelativePath)
+    taken = []
+    for path in ("a/b c", "a\tb", "a\nb", "a\u00a0b"):
+        try:
+            taken.append(check(path))
+        except Misfit as e:
+            taken.append(str(e))
+    assert taken == ["a/b c", "a\tb", "a\nb", "a\u00a0b"]
     with pytest.raises(Misfit, match="control characters"):
         check("a\x1bb")
 

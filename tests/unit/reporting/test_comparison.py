@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,14 @@ def test_layers_that_keep_their_own_statistics_are_no_part_of_the_weights_that_m
     assert compare(ALONE, record(step(1), other, step(3), replicas=2)).equal
 
 
+def test_weights_that_training_does_not_move_are_equal_or_apart_without_a_share() -> None:
+    still = [step(0, loss=1.0), step(0, loss=1.0)]
+    verdict = compare(record(*still), record(*still, replicas=2))
+    assert (verdict.parted_at, verdict.weights_share) == (None, None), "as with a learning rate of 0"
+    moved = [still[0], step(0, off=1e-9, loss=1.0)]
+    assert compare(record(*still), record(*moved, replicas=2)).parted_at == 2
+
+
 @pytest.mark.parametrize(
     ("second", "more", "cause", "told"),
     [
@@ -89,6 +98,14 @@ def test_where_they_part_the_records_say_why(
     assert (verdict.parted_at, verdict.cause) == (2, cause)
     assert verdict.sentence.startswith("4 replicas part from one process at step 2: ")
     assert told in verdict.sentence
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_is_equal_to_itself_alone(number: float) -> None:
+    """An infinite number is within no tolerance: a share of it is infinite too."""
+    for alone, together, parted_at in ((number, number, None), (number, 1.0, 1), (1.0, number, 1)):
+        one, other = record(step(1, loss=alone)), record(step(1, loss=together))
+        assert compare(one, other).parted_at == parted_at, (alone, together)
 
 
 def test_other_weights_at_the_beginning_are_said_first() -> None:

@@ -85,6 +85,22 @@ def test_the_newest_work_of_a_run_that_goes_on_counts_but_is_at_risk() -> None:
     assert failed.badput["lost"] == pytest.approx(50)  # what no checkpoint holds when it has failed
 
 
+def test_a_generation_that_saved_nothing_has_kept_what_it_resumed_from() -> None:
+    first = of(account(A_RESTART[:5], now=225, moved=MOVED)).generations[1]
+    assert first.resumed_from == 0, "from the start is known, and not unknown"
+    resumed = events(
+        (100, Kind.SUBMITTED, 0, {}),
+        (110, Kind.GENERATION, 1, {}),
+        (112, Kind.RESUMED, 1, {"global_step": 50}),
+        (120, Kind.RUNNING, 1, {}),
+        (200, Kind.FAILED, 1, {}),
+    )
+    failed = of(account(resumed, now=1e9, moved={1: Moved(125, 200, 51, 90)})).generations[1]
+    assert (failed.kept_to, failed.kept_fraction) == (50, 0.0)
+    at_once = of(account(resumed, now=1e9, moved={1: Moved(125, 200, 50, 50)}))
+    assert at_once.badput.get("lost", 0) == 0, "no step was made that another run would make again"
+
+
 def without_checkpoints(*more: Event) -> list[Event]:
     """No event says from which step a generation starts: it is step 0."""
     return [*(event for event in A_RESTART[:-1] if event.kind not in (Kind.CHECKPOINT, *_STARTS)), *more]

@@ -66,6 +66,15 @@ def test_the_verdict_names_the_size_the_limit_and_the_remedy() -> None:
     assert "at 8, 38% of a step waits for input: cache()" in said
 
 
+def test_the_remedy_for_input_is_shown_above_a_fifth_of_a_step() -> None:
+    fifth, more = (
+        verdict(table([size(1, 10.0, input_free_s=10.0), size(2, 5.0, input_free_s=free_s)]))
+        for free_s in (4.0, 3.9)
+    )
+    assert "waits for input" not in fifth
+    assert "at 2, 22% of a step waits for input: cache()" in more
+
+
 def test_a_size_that_loses_is_not_recommended() -> None:
     assert verdict(table([size(1, 0.1), size(2, 0.2)])).startswith(
         "stay at 1 replica: 2 are 0.5 times as fast"

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from orchestrator.task import main, this_task
 from orchestrator.task.tracebacks import last_line
 from tests.unit.task.runtime_task import Task
 
@@ -334,3 +337,31 @@ def test_an_error_in_a_graph_is_told_with_its_place_in_the_script() -> None:
         '    File "/runs/train.py", line 11, in g  *\n        raise KeyError("gone")\n\n    KeyError: \'gone\'\n\n'
     )
     assert last_line(RuntimeError(text)) == "KeyError: 'gone' (File \"/runs/train.py\", line 11, in g)"
+
+
+@pytest.mark.parametrize(("options", "said"), [({"rescue": True}, 1), ({}, 0)])
+def test_that_no_survivor_could_hand_over_is_said_once_and_only_where_one_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], said: int
+) -> None:
+    class Enough(Exception):
+        """The test has seen enough heartbeats."""
+
+    def pause(_seconds: float) -> None:
+        beats.append(len(told))
+        if len(beats) == 3:
+            raise Enough
+
+    beats: list[int] = []
+    told: list[str] = []
+    workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
+    monkeypatch.setattr(this_task, "options", options)
+    monkeypatch.setattr(this_task, "rescue", None)
+    monkeypatch.setattr(this_task, "link", SimpleNamespace(say=lambda kind, _: told.append(kind)))
+    monkeypatch.setattr(main, "time", SimpleNamespace(sleep=pause))
+    progress: Any = SimpleNamespace(catch_up=lambda: None, has_stepped=True)
+    stages: Any = SimpleNamespace(send=lambda: None)
+    with pytest.raises(Enough):
+        main._send(stages, progress)
+    assert told == ["no-rescue"] * said
+    assert beats == [said] * 3, "with the first heartbeat after a step"

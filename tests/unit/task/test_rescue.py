@@ -99,8 +99,9 @@ class Atomic:
         if self.is_broken:
             raise NotAtomic("a weight is NaN or infinite (w)")
 
-    def check_written(self, variable: Any, value: Any) -> None:
-        """Let all pass."""
+    def check_written(self, _variable: Any, value: Any) -> None:
+        if value != value:  # NaN is not itself
+            raise NotAtomic("what a step updates is NaN or infinite (v)")
 
     def checksum(self) -> int:
         return 77
@@ -492,6 +493,48 @@ def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
     assert kept[0] is metrics
 
 
+@pytest.mark.parametrize(("batches", "is_over"), [(7, True), (None, True), (9, False)])
+def test_the_figures_of_an_interrupted_epoch_are_there_before_its_next_batch_or_without_one(
+    monkeypatch: pytest.MonkeyPatch, batches: int | None, is_over: bool
+) -> None:
+    restored: list[str] = []
+
+    def give_back(*_: Any, averages: bool = False) -> bool:
+        restored.extend(() if averages else ["metrics"])
+        return True
+
+    class Keras3Model(Model):
+        def get_metrics_result(self) -> Any:
+            return {"loss": 0.5 if restored else 0.0}
+
+        def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+            return logs
+
+    base = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, "keras.src.callbacks", SimpleNamespace(Callback=base))
+    monkeypatch.setattr(saving, "give_back", give_back)
+    setting: Any = SimpleNamespace(
+        library="keras",
+        strategy=SimpleNamespace(extended=SimpleNamespace()),
+        report=lambda *_: None,
+        rescue=None,
+        groups_of=lambda _: {"metrics": []},
+        steps_of=lambda _: 27,
+    )
+    course = Course(0)
+    course.keep_handler(SimpleNamespace(num_batches=batches))
+    saver = Saver(setting, course, {"epochs": 3})
+    saver._restored = ({}, Position(1, 7))
+    _, callback = saver.callbacks([])
+    callback.model = model = Keras3Model()
+    callback.on_epoch_begin(1)
+    assert model.get_metrics_result() == {"loss": 0.5}
+    assert course.figures is not None
+    assert course.figures() == {"loss": 0.5}
+    shown = model._get_metrics_result_or_logs({})
+    assert shown == ({"loss": 0.5} if is_over else {}), "Keras shows none where an epoch has no batch"
+
+
 @pytest.mark.parametrize(
     ("saved", "inner", "expected"),
     [
@@ -699,6 +742,20 @@ def test_weights_that_are_not_finite_are_not_handed_over(tmp_path: Path) -> None
     assert task.fit(compare=False, meanwhile=lambda task: setattr(task.atomic, "is_broken", True)) == "ended"
     assert task.why == "a weight is NaN or infinite (w)"
     assert task.written(task.own) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "why"), [("optimizer", "what a step updates is NaN or infinite (v)"), ("metrics", "")]
+)
+def test_what_an_optimizer_holds_must_be_finite_and_a_figure_need_not(
+    tmp_path: Path, group: str, why: str
+) -> None:
+    task = World(tmp_path, "worker:0")
+    task.groups = {"model": [Variable(0.5)], "optimizer": [], "metrics": []}
+    task.groups[group] = [Variable(float("nan"))]
+    task.fit(compare=False)
+    assert task.why == why
+    assert (task.written(task.own) is None) == bool(why)
 
 
 @pytest.mark.parametrize(

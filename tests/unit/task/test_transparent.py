@@ -468,6 +468,20 @@ def test_what_is_beside_the_script_or_in_its_temporary_directory_is_saved_where_
     )
 
 
+def test_what_is_saved_beside_the_script_is_read_from_there_although_its_name_led_elsewhere_before(
+    tmp_path: Path,
+) -> None:
+    (work := tmp_path / "worker-1/work").mkdir(parents=True)
+    (out := work / "out").symlink_to(tmp_path)
+    files = Files(str(work), Scratch(str(tmp_path / "scratch")))
+    path = f"{out}/model.keras"
+    Path(files.to_write(path)).write_text("while it was shared")
+    out.unlink()
+    out.mkdir()
+    Path(files.to_write(path)).write_text("newer")
+    assert Path(files.to_read(path)).read_text() == "newer"
+
+
 def test_what_a_fit_saved_into_a_temporary_directory_is_in_the_next_generations(tmp_path: Path) -> None:
     (work := tmp_path / "worker-1/work").mkdir(parents=True)
 
@@ -567,8 +581,16 @@ def trained(iterator: Any) -> list[str]:
     return [next(batches) for _, _, batches in iterator._enumerate_iterator()]
 
 
-@pytest.mark.parametrize("steps_per_epoch", [None, 3])
-def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(steps_per_epoch: int | None) -> None:
+class ArrayDataAdapter:
+    """Keras 3's, for what lies in memory."""
+
+
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "adapter"), [(None, object()), (3, object()), (3, ArrayDataAdapter())]
+)
+def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(
+    steps_per_epoch: int | None, adapter: object
+) -> None:
     epochs = [["a1", "a2", "a3"], ["b1", "b2", "b3"], ["c1", "c2", "c3"]]
     if steps_per_epoch:
         epochs = [[batch for epoch in epochs for batch in epoch]]
@@ -592,6 +614,7 @@ def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(steps_per_epoc
     transparent_replay.install_keras3(Iterator)
     with Course(0) as course:
         iterator = Iterator(epochs, steps_per_epoch)
+        iterator.data_adapter = adapter
         Iterator([["validation"]])
         course.leap(1, 2)
         assert trained(iterator) == ["b3"]
@@ -625,26 +648,62 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert os.listdir(directory)
 
 
+def keras2_handler() -> Any:
+    """Return the part of tf_keras's DataHandler that iterates, as it is patched: three epochs of three steps."""
+
+    class DataHandler:
+        _epochs, inferred_steps, _insufficient_data = 3, 3, False
+        _truncate_execution_to_epoch = contextlib.nullcontext
+        _model = SimpleNamespace(train_function=None)
+        enumerate_epochs = None
+
+        def __init__(self, dataset: Any, adapter: Any) -> None:
+            self._dataset, self._adapter = dataset, adapter
+            adapter.on_epoch_end = lambda: None
+
+    fakes: Any = {"_maybe_load_initial_counters_from_ckpt": None}
+    transparent_replay.install_keras2(type("Model", (), fakes), DataHandler)
+    return DataHandler
+
+
+class TensorLikeDataAdapter:
+    """tf_keras's, for what lies in memory: each epoch has an iterator of its own, of seeds that are known."""
+
+    def should_recreate_iterator(self) -> bool:
+        return True
+
+
+def test_the_epochs_that_are_done_are_not_read_again_where_the_data_lies_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    utils: Any = SimpleNamespace(sync_to_numpy_or_python_type=lambda logs: logs)
+    monkeypatch.setitem(sys.modules, "tf_keras.src.utils.tf_utils", utils)
+    read: list[int] = []
+
+    class Data:
+        def __iter__(self) -> Any:
+            return (read.append(batch) or batch for batch in range(3))  # type: ignore[func-returns-value]
+
+    handler_class = keras2_handler()
+    with Course(0) as course:
+        handler = handler_class(Data(), TensorLikeDataAdapter())
+        course.leap(2, 1)
+        epoch, batches = next(handler.enumerate_epochs())
+    assert (epoch, read) == (2, [0])
+    assert next(batches) == 1
+
+
 def test_tf_keras_traces_an_epoch_of_which_no_batch_is_left_and_is_given_its_figures_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its metrics are made by the trace, and its fit refuses an epoch without any figures."""
     utils: Any = SimpleNamespace(sync_to_numpy_or_python_type=lambda logs: logs)
     monkeypatch.setitem(sys.modules, "tf_keras.src.utils.tf_utils", utils)
-    fakes: dict[str, Any] = {
-        "__init__": lambda _: None,
-        "enumerate_epochs": None,
-        "_maybe_load_initial_counters_from_ckpt": None,
-    }
-    handler_class: Any = type("DataHandler", (), dict(fakes))
     traced: list[Any] = []
     read = iter(range(9))
-    transparent_replay.install_keras2(type("Model", (), dict(fakes)), handler_class)
+    handler_class = keras2_handler()
     with Course(0) as course:
-        handler = handler_class()
-        handler._dataset, handler._epochs, handler._insufficient_data = read, 3, False
-        handler.inferred_steps, handler._truncate_execution_to_epoch = 3, contextlib.nullcontext
-        handler._adapter = SimpleNamespace(should_recreate_iterator=lambda: False, on_epoch_end=lambda: None)
+        handler = handler_class(read, SimpleNamespace(should_recreate_iterator=lambda: False))
         handler._model = SimpleNamespace(train_function=SimpleNamespace(get_concrete_function=traced.append))
         course.leap(1, 3)
         epochs = handler.enumerate_epochs()

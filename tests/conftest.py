@@ -38,6 +38,7 @@ LACKS_A_LIBRARY = "could not import"
 SLOWEST = Path(__file__).with_name("slowest.txt")
 """Names of the slowest tests, the slowest first, as `python -m tests.cpu_times` writes them."""
 TURNS = 3
+"""Of so many commits each slow test has its turn at one, in CI."""
 
 REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
 
@@ -87,13 +88,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def waiting_for_another(slowest: list[str], commit: str) -> set[str]:
     """Return the slow tests that run at other commits than this one; none where there is no commit.
 
-    By the hash, since a clone may know of one commit only. In the order of their names each has another turn than the
-    next one, so a file with three of them has one in each turn.
+    By the hash, since a clone may know of one commit only. Of each file a third has its turn, and one at least: it
+    guards a feature that nothing else may guard.
     """
     if not commit:
         return set()
-    turn = int(commit, 16) % TURNS
-    return {name for place, name in enumerate(sorted(slowest)) if place % TURNS != turn}
+    files: dict[str, list[str]] = {}
+    for name in sorted(slowest):
+        files.setdefault(name.partition("::")[0], []).append(name)
+    waiting = set()
+    for names in files.values():
+        turns = min(TURNS, len(names))
+        waiting |= {name for place, name in enumerate(names) if place % turns != int(commit, 16) % turns}
+    return waiting
 
 
 def head_commit() -> str:

@@ -438,6 +438,7 @@ def test_the_table_of_time_shows_the_newest_spans(shown: Page) -> None:
     run_shown(shown, many)
     shown.tab.get_by_text("As a table").click()
     rows = shown.tab.locator("section[aria-label=Timeline] tbody tr")
+    rows.last.wait_for()  # they are made once the browser has opened the table
     assert rows.count() == 300
     assert "10 older spans are not listed" in shown.text("section[aria-label=Timeline]")
     assert rows.last.inner_text().split("\t")[1:] == ["training", "2025-10-09 08:58:29", "1.0 s",

@@ -45,10 +45,12 @@ def test_each_process_begins_with_its_slow_ones_and_none_is_left_out(count: int,
 
 
 def test_each_slow_test_has_its_turn_at_one_commit_of_three_and_each_file_at_all() -> None:
-    names = [f"{file}::t{number}" for file in ("a", "b") for number in range(3)] + ["c::t0"]
+    many = [f"{file}::t{number}" for file in ("a", "b") for number in range(3)]
+    names = [*many, "c::t0", "d::t0", "d::t1"]
     run = [set(names) - waiting_for_another(names, commit) for commit in ("f0", "f1", "f2")]
-    assert sorted(name for names_of_turn in run for name in names_of_turn) == sorted(names)
-    assert all({"a", "b"} <= {name[0] for name in names_of_turn} for names_of_turn in run)
+    assert sorted(name for of_turn in run for name in of_turn if name in many) == many
+    assert all({name[0] for name in of_turn} == {"a", "b", "c", "d"} for of_turn in run), "none is unguarded"
+    assert set().union(*run) == set(names)
     assert waiting_for_another(names, "") == set()
     assert len(waiting_for_another(SLOWEST.read_text().splitlines(), "0" * 40)) > 0
 

@@ -217,7 +217,7 @@ def _empty(directory: Path) -> None:
 BRING = 'cat > "$ORCH_HOST_DIR"/brought; '
 """What a host does first that holds no code yet."""
 BY_HAND = """p=$(echo "$ORCH_HOST_DIR"/bundle/*.pyz); export PYTHONPATH="$p"
-for what in daemon.agent.main daemon.shim.main runtime; do python3 -c "import orchestrator.$what"; done
+for what in host.agent.main host.shim.main runtime; do python3 -c "import orchestrator.$what" || exit; done
 """
 """What a host starts for a task, one after the other: an agent, a shim, and the task with its runtime."""
 

@@ -182,8 +182,12 @@ def _newest_save(tree: Tree) -> float:
     if not names:
         return 0.0
     newest = max(names, key=lambda name: int(name[4:]))
+    # A save replaces a file in orch/fit-000, and a survivor hands over into a directory below it
+    own = [os.path.join(newest, name) for name in tree.folders(newest) if name == "orch"]
+    fits = [os.path.join(folder, name) for folder in own for name in tree.folders(folder)]
+    saved = [os.path.join(folder, name) for folder in (newest, *fits) for name in tree.names(folder)]
     times = [0.0]
-    for path in (newest, *(os.path.join(newest, name) for name in tree.names(newest))):
+    for path in (newest, *saved):
         try:
             times.append(tree.stat(path).st_mtime)
         except FileNotFoundError:

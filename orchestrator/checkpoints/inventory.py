@@ -214,6 +214,7 @@ def rm(root: str, what: str) -> dict[str, Any]:
             )
         count = sum(entry.unit.bytes for entry in entries if entry.origin.generation in chosen)
         for generation in chosen:
+            lineage.keep_aside(tree, generation)
             places.remove(tree, places.directory_of(tree.path, generation))
     return {"removed": chosen, "bytes": count}
 

@@ -3,7 +3,8 @@
 A rollback is a durable mark in `.orch/aside.json`. It sets aside every generation that was newer than the chosen one.
 Of the chosen generation and those before it, it sets aside what was saved after the chosen checkpoint. Nothing is
 removed: a rollback to a checkpoint that was set aside brings it back. A mark records the newest generation at its
-time, so generations made afterwards count.
+time, so generations made afterwards count. A start from scratch sets aside all before it without a mark, until `rm`
+removes that generation.
 """
 
 from __future__ import annotations
@@ -73,14 +74,15 @@ def origins(tree: Tree) -> list[Origin]:
         ]
     listed.append(Origin(tree, tree.path, None))
     aside = _read(tree)
-    left_behind, until = False, None
+    begun, until = 0, None
     for origin in listed:
-        name = str(origin.generation)
-        origin.is_aside = left_behind or name in aside["generations"]
+        name = _name(origin)
+        origin.is_aside = (origin.generation or 0) < begun or name in aside["generations"]
         # The limit also holds for all earlier origins: what is set aside here may have been seeded from one of them.
         origin.until = until = aside["cuts"].get(name, until)
-        if not origin.is_aside and (places.marker_of(tree, origin.source) or {}).get("from_scratch"):
-            left_behind = True  # a start from scratch leaves everything older behind, on purpose
+        if not origin.is_aside and _is_from_scratch(tree, origin.source):
+            # It leaves everything older behind, on purpose, but not the copies of what it saved itself
+            begun = origin.generation or 0
     return listed
 
 
@@ -101,13 +103,29 @@ def set_aside(tree: Tree) -> list[Origin]:
     ]
 
 
+def keep_aside(tree: Tree, generation: int) -> None:
+    """Mark what this generation left behind by its start from scratch, if it did: it is about to be removed.
+
+    Otherwise all that is older would count again, and `keep` would remove it. The caller must hold the lock.
+    """
+    marks, directory = _read(tree), places.directory_of(tree.path, generation)
+    if str(generation) in marks["generations"] or not _is_from_scratch(tree, directory):
+        return
+    for origin in origins(tree):
+        if (origin.generation or 0) < generation:
+            # As if it had been rolled back when this one began: who goes back to before that has it all again
+            marks["generations"].setdefault(_name(origin), {"after": generation - 1})
+    tree.write_json(FILE, marks, mode=0o666)
+
+
 def roll_back(tree: Tree, generation: int, saved_at: float, step: int | None) -> list[int]:
     """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
 
     Returns:
         the generations that are set aside, newest first.
     """
-    there = places.generations(tree)
+    # Also those of which only a pin or a snapshot is left
+    there = {origin.generation or 0 for origin in origins(tree)}
     newest = max([generation, *there])
     before = _read(tree)
     # A mark that was made after the chosen generation belongs to the history that this rollback leaves behind.
@@ -119,11 +137,20 @@ def roll_back(tree: Tree, generation: int, saved_at: float, step: int | None) ->
         }
         for kind in ("generations", "cuts")
     }
-    newer = [number for number in there if number > generation]
+    newer = sorted((number for number in there if number > generation), reverse=True)
     kept["generations"].update({str(number): {"after": newest} for number in newer})
     kept["cuts"][str(generation)] = {"saved_at": saved_at, "global_step": step, "after": newest}
     tree.write_json(FILE, kept, mode=0o666)
     return newer
+
+
+def _name(origin: Origin) -> str:
+    """Return how a mark names the origin; the root is 0."""
+    return str(origin.generation or 0)
+
+
+def _is_from_scratch(tree: Tree, directory: str) -> bool:
+    return bool((places.marker_of(tree, directory) or {}).get("from_scratch"))
 
 
 def _read(tree: Tree) -> dict[str, dict[str, Any]]:

@@ -283,7 +283,9 @@ def _make_way(
 ) -> tuple[list[Unit], list[str]]:
     """Remove older files of a run with rescues, where the next saves would have no room beside them, the oldest first.
 
-    So rescues need no more room than a run without them. A file goes from all generations that were given it.
+    So rescues need no more room than a run without them. A file goes from all generations that were given it. What is
+    pinned stays there too: a pin is another name of the file, so its removal would free nothing. Of each fit of a
+    script the newest stays: without the backup of a fit that has ended, it would be trained again.
 
     Returns:
         the copies that are left, and the paths that were removed.
@@ -301,10 +303,15 @@ def _make_way(
     mine = next((known for known, unit in saved if unit is chosen), None)
     if mine is None or not any(RESCUED in unit.path for _, unit in saved):
         return copies, []
+    pins = [(origin.source, unit) for origin, contents in history if origin.is_pin for unit in contents.units]
+    newest = {_fit_of(mine[0]): mine}
+    for known in (identity(copy, building.path) for copy in copies):
+        newest.setdefault(_fit_of(known[0]), known)
+    kept = {*newest.values(), *(identity(unit, top) for top, unit in pins)}
     older: dict[tuple[str, float, int], list[Unit]] = {}
     for known, unit in saved:
         is_beside = unit.kind == TENSORFLOW and os.path.dirname(known[0]) == os.path.dirname(mine[0])
-        if known != mine and (is_ours(unit.path) or is_beside):
+        if known not in kept and _fit_of(known[0]) in newest and (is_ours(unit.path) or is_beside):
             older.setdefault(known, []).append(unit)
     dropped = []
     for known, units in older.items():
@@ -317,6 +324,12 @@ def _make_way(
             drop(copy, building.path, building)
             copies = [other for other in copies if other is not copy]
     return copies, dropped
+
+
+def _fit_of(path: str) -> str:
+    """Return the directory of a fit, in which survivors hand over into directories of their own."""
+    folder, name = os.path.split(os.path.dirname(path))
+    return folder if name.startswith(RESCUED) else os.path.join(folder, name)
 
 
 def complete(building: Tree, copies: list[Unit]) -> None:

@@ -168,11 +168,14 @@ def _with_place(file: str, why: str, hint: str) -> str:
 
 
 def _running_pods(made: lent.Lent, wanted: int, state_dir: str) -> tuple[list[str], pods.Waiting | None]:
-    """Return the running pods, and why others wait. If they will never run, give the pods back and raise."""
+    """Return the running pods, and why others wait. If they never will, raise, and give them back without a run."""
     running, waiting = made.check(wanted)
     if waiting is None:
         return running, None
     if waiting.hopeless:
+        held = lent.read(state_dir, made.id)
+        if held is not None and held.has_run:  # which another `orch up` has begun meanwhile
+            raise KubernetesFailed(f"{waiting.why}; a run has the pods, and they stay", hint=waiting.hint)
         lent.give_back(state_dir, made)
         raise KubernetesFailed(f"{waiting.why}; the pods are given back", hint=waiting.hint)
     if not running and (gone := made.end()) is not None:

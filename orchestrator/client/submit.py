@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -332,6 +332,16 @@ def snapshot(file: str, plan: Plan, state_dir: str) -> Snapshot:
             key, _, words = line.partition(": ")
             lines.append(located(file, ("run", key.removeprefix("run.")), words))
         raise SpecError("\n".join(lines), hint=e.hint) from e
+
+
+@contextlib.contextmanager
+def held_snapshot(file: str, plan: Plan, state_dir: str) -> Iterator[Snapshot]:
+    """Take the snapshot as `snapshot` does, and keep it whole for as long as the command waits before it submits."""
+    from orchestrator.head.code.snapshots import Snapshots
+
+    code = snapshot(file, plan, state_dir)
+    with Snapshots(state_dir).held():
+        yield code
 
 
 def _snapshot_unless_running(file: str, plan: Plan, state_dir: str, client: Client) -> Snapshot | None:

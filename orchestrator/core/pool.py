@@ -109,6 +109,16 @@ class Known:
         )
         return replace(self, seen={**self.seen, machine(host): seen})
 
+    def unanswered(self, run: Run, now: Instant) -> Known:
+        """Return what is known once a run has waited in vain for its hosts: others look elsewhere for as long again."""
+        until, seen = now + run.plan.timing.start_after_s, dict(self.seen)
+        for host in run.hosts:
+            if host.facts is None and host.link is not Link.CONNECTED and not host.untouched:
+                plan = run.submitted.host(host.name)
+                before = self.of(plan, now) or Seen(until)
+                seen[machine(plan)] = replace(before, until=until, why="does not answer")
+        return replace(self, seen=seen)
+
 
 NOTHING = Known()
 

@@ -72,19 +72,21 @@ def run(
 ) -> tuple[Record, Record, Verdict]:
     """Train both, and return their records and the verdict of their comparison."""
     from orchestrator.client.starting import ensure_coordinator
-    from orchestrator.client.submit import snapshot
+    from orchestrator.client.submit import held_snapshot
 
     alone_plan, cluster_plan, secrets = plans(file, steps, replicas)
     session.paths.ensure()
-    code = snapshot(file, alone_plan, session.paths.state_dir).digest
-    ensure_coordinator(session)
-    session.say(f"One process, {counted(steps, 'step')}")
-    alone, last = _record(session, alone_plan, secrets, code, timeout_s)
-    hosts = len({task.host for task in cluster_plan.tasks})
-    session.say(
-        f"{counted(len(cluster_plan.tasks), 'task')} on {counted(hosts, 'host')}, {counted(steps, 'step')}"
-    )
-    together, last_together = _record(session, cluster_plan, secrets, code, timeout_s)
+    # Both share it, and the end of the first would thin it.
+    with held_snapshot(file, alone_plan, session.paths.state_dir) as taken:
+        code = taken.digest
+        ensure_coordinator(session)
+        session.say(f"One process, {counted(steps, 'step')}")
+        alone, last = _record(session, alone_plan, secrets, code, timeout_s)
+        hosts = len({task.host for task in cluster_plan.tasks})
+        session.say(
+            f"{counted(len(cluster_plan.tasks), 'task')} on {counted(hosts, 'host')}, {counted(steps, 'step')}"
+        )
+        together, last_together = _record(session, cluster_plan, secrets, code, timeout_s)
     try:
         verdict = compare(alone, together, (last, last_together), tolerance=tolerance)
     except Incomparable as e:

@@ -66,28 +66,29 @@ def run(
     """Train each size in turn, and return what was measured."""
     from orchestrator.both.trial_records import MEASURED_PREFIX
     from orchestrator.client.starting import ensure_coordinator
-    from orchestrator.client.submit import snapshot
+    from orchestrator.client.submit import held_snapshot
     from orchestrator.reporting.scaling import measured_of
 
     every, secrets = plans(file, sizes, measure)
     session.paths.ensure()
-    code = snapshot(file, every[0], session.paths.state_dir)
-    ensure_coordinator(session)
     results = []
-    for size, plan in zip(sizes, every, strict=True):
-        began = session.now()
-        session.say(
-            f"{counted(size, 'replica')} on {counted(len({t.host for t in plan.tasks}), 'host')}: "
-            f"{measure.warmup} steps to warm up, {measure.steps} measured"
-        )
-        shown = to_its_end(session, plan, secrets, code.digest, doing="measured", timeout_s=timeout_s)
-        metrics: Mapping[str, float] = shown.get("metrics") or {}
-        own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
-        measured = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})
-        if shown.get("phase") != "SUCCEEDED" or measured is None:
-            raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
-        session.say(f"  {1000 * measured.step_s:.3g} ms a step; took {duration(session.now() - began)}")
-        results.append(measured)
+    # All sizes share it, and the end of one would thin it.
+    with held_snapshot(file, every[0], session.paths.state_dir) as code:
+        ensure_coordinator(session)
+        for size, plan in zip(sizes, every, strict=True):
+            began = session.now()
+            session.say(
+                f"{counted(size, 'replica')} on {counted(len({t.host for t in plan.tasks}), 'host')}: "
+                f"{measure.warmup} steps to warm up, {measure.steps} measured"
+            )
+            shown = to_its_end(session, plan, secrets, code.digest, doing="measured", timeout_s=timeout_s)
+            metrics: Mapping[str, float] = shown.get("metrics") or {}
+            own = [name for name in metrics if name.startswith(MEASURED_PREFIX)]
+            measured = measured_of(size, {name.removeprefix(MEASURED_PREFIX): metrics[name] for name in own})
+            if shown.get("phase") != "SUCCEEDED" or measured is None:
+                raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
+            session.say(f"  {1000 * measured.step_s:.3g} ms a step; took {duration(session.now() - began)}")
+            results.append(measured)
     return results
 
 

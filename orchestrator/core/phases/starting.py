@@ -135,7 +135,7 @@ def advance_pending(turn: Turn) -> None:
     if assignment.waits_for:
         missing = [run.host(name) for name in assignment.waits_for]
         stuck = [host for host in missing if host.state is HostState.STUCK]
-        if waited is not None and run.generation and is_over:
+        if waited is not None and is_over and (run.generation or not stuck):
             problems = "; ".join(
                 f"{host.name}: {host.problem or host.state_why or 'no answer'}" for host in missing
             )

@@ -20,7 +20,7 @@ from orchestrator.core.saving import Restored
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.checkpoint import Checkpoint, GoneBack, Seed
 from orchestrator.core.state.host import Host
-from orchestrator.core.state.instants import Deadline, Instant
+from orchestrator.core.state.instants import Deadline, Instant, rebased
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import (
     Ended,
@@ -282,6 +282,20 @@ class Run:
         return (
             self.checkpoint.global_step if self.checkpoint is not None and self.checkpoint.verified else None
         )
+
+
+def taken_up(run: Run, written_at: float, lived_until: float, now: Instant) -> Run:
+    """Return a run as another coordinator goes on with it. What it waits counts, and its time limit; silence does not.
+
+    Args:
+        run: as it was written.
+        written_at: when, by the clock of the coordinator that did.
+        lived_until: how long that one lived at least, by the same clock.
+        now: by the clock of the new one.
+    """
+    planned_end = rebased(run.planned_end, now - lived_until)
+    state = rebased(run.phase_state, now - (lived_until if run.phase is Phase.QUEUED else written_at))
+    return replace(rebased(run, now - written_at), planned_end=planned_end, phase_state=state)
 
 
 def new_run(

@@ -1,7 +1,8 @@
 """Snapshots of working directories on the head node: what was submitted is what runs, whatever is edited meanwhile.
 
     code/blobs/<sha256>     a file's content, shared by all snapshots
-    code/trees/<digest>/    a snapshot, made of links to blobs; <digest>.json is its manifest
+    code/trees/<digest>/    a snapshot, made of links to blobs; <digest>.json is its manifest,
+                            and <digest>.thin says that only short texts are left of it
     code/runs/<name>.json   the manifest of the snapshot that a run needs; while it is there, the snapshot is kept
 
 `orch up` takes the snapshot, and the coordinator keeps it for the run. Hosts, spares, restarts, the queue and
@@ -141,6 +142,14 @@ class Snapshots:
             self._build(snapshot, self.record_of(name))
         return snapshot
 
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Let `tidy` remove nothing, while a command waits for longer than an hour between `take` and `keep`.
+
+        That may be days, of pods, and what ends meanwhile stays until the next `tidy`. Nobody waits for this lock, and
+        it ends with the process.
+        """
+        return self._locked(fcntl.LOCK_SH)
+
     def snapshot_of(self, name: str) -> Snapshot | None:
         """Return the snapshot of a run; None if there is none."""
         return self._read(self.record_of(name))
@@ -194,11 +203,14 @@ class Snapshots:
                 path = self.place_of(digest)
                 if digest in needed or name != digest or _age_s(f"{path}.json") < _NEW_S:
                     continue
-                if digest in ended:
-                    _keep_texts(ended[digest])
-                else:
+                if digest not in ended:
+                    durable.remove(f"{path}.thin")
                     shutil.rmtree(path)
                     durable.remove(f"{path}.json")
+                elif not os.path.exists(f"{path}.thin"):
+                    _keep_texts(ended[digest])
+                    # If a power cut loses it, the texts are only read once more.
+                    durable.fill(f"{path}.thin", b"", durable=False)
             for name in durable.names(self._blobs):
                 path = os.path.join(self._blobs, name)
                 if os.lstat(path).st_nlink == 1:
@@ -249,6 +261,7 @@ class Snapshots:
 
     def _link(self, snapshot: Snapshot) -> None:
         os.makedirs(snapshot.directory, mode=0o700, exist_ok=True)
+        durable.remove(f"{snapshot.directory}.thin")
         for file in snapshot.files:
             path, blob = snapshot.path_of(file), os.path.join(self._blobs, file.sha256)
             if file.mode == DIRECTORY:

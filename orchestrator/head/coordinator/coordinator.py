@@ -179,6 +179,8 @@ class Coordinator:
             if not run.phase.is_terminal:
                 self._left_files.await_end(run.run_id)
                 self._look_after_gone(run)
+            else:
+                self._left_files.resume(run, self._executor.lease, Crew().do)
         self._effects.start()
         self._historian.start()
         self._messenger.start()
@@ -195,6 +197,7 @@ class Coordinator:
         self._effects.close(wait_s=2)
         self._historian.close()
         self._messenger.close()
+        self._left_files.close()
         self._executor.close()
         self.journal.close()
 

@@ -52,10 +52,10 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.pool import Known
 from orchestrator.core.queue import QueueTurn, pool_replacements, turns, ways
 from orchestrator.core.queue import rank as queue_rank
-from orchestrator.core.state.instants import Deadline, rebased, stood_still
+from orchestrator.core.state.instants import Deadline, is_due, stood_still
 from orchestrator.core.state.owner import Owner
-from orchestrator.core.state.phase_states import Phase, Queued
-from orchestrator.core.state.run import Run
+from orchestrator.core.state.phase_states import Pending, Phase, Queued
+from orchestrator.core.state.run import Run, taken_up
 from orchestrator.core.words import duration
 from orchestrator.head.coordinator.halts import Halt, Stories
 from orchestrator.head.coordinator.inbox import Backlog, Inbox
@@ -208,7 +208,12 @@ class Loop:
     def take_up(self, kept: Sequence[Kept], epoch: int, owner: Owner | None = None) -> None:
         """Continue the runs of the journal in a new epoch."""
         now = self._at = self._returned_at = self._now()
-        self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
+        # Of a run that waits nothing is written meanwhile. What a coordinator wrote last of any of its runs says until
+        # when it lived, by the clock that it had.
+        lived_until: dict[int, float] = {}
+        for k in kept:
+            lived_until[k.run.epoch] = max(k.written_at, lived_until.get(k.run.epoch, k.written_at))
+        self.runs = {k.run.run_id: taken_up(k.run, k.written_at, lived_until[k.run.epoch], now) for k in kept}
         self._due.clear()
         for run in list(self.runs.values()):
             with self._together():
@@ -399,6 +404,8 @@ class Loop:
             until = self._at + BELIEVED_S * (0.75 + 0.5 * differs)
             self.known = self.known.heard(before.submitted.host(event.host), event.problem, self._at, until)
         if after.phase is Phase.QUEUED:
+            if isinstance(before.phase_state, Pending) and is_due(before.phase_state.deadline_at, self._at):
+                self.known = self.known.unanswered(before, self._at)
             self._waits |= {after.run_id}
         elif after.run_id in self._waits:
             self._waits -= {after.run_id}

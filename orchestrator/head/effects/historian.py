@@ -51,6 +51,8 @@ class _Seen:
         self.begun: dict[int, tuple[float, int]] = {}
         self.tasks_at = 0.0
         self.flushed_at = 0.0
+        self.waits = False
+        """Whether the run has returned to the queue: until it goes on, its history is written and closed."""
 
 
 class Historian:
@@ -95,26 +97,34 @@ class Historian:
         self._ended.append(run)
 
     def sample(self, *, ending: bool = False) -> None:
-        """Sample all runs once. The history of a run that has ended is written and closed."""
+        """Sample all runs once. The history of a run that has ended, or waits again, is written and closed.
+
+        Of a run that waits there is nothing to keep, and hundreds of open histories would take all file descriptors.
+        """
         while self._ended:
             last = self._ended.popleft()
             if last.run_id in self._seen:
                 self._sample(last, self._seen[last.run_id])
         runs = dict(self._runs())
         for run_id, run in runs.items():
-            if run.phase.is_terminal and run_id not in self._seen:
-                continue
+            waits = run.phase is Phase.QUEUED
             if run_id not in self._seen:
+                if waits or run.phase.is_terminal:
+                    continue
                 self._seen[run_id] = _Seen(os.path.join(self._run_dir(run_id), FILE))
             seen = self._seen[run_id]
+            if waits and seen.waits and not ending:
+                continue
+            seen.waits = waits
             self._follow(run, seen)
             self._sample(run, seen)
             over = ending or run.phase.is_terminal
-            if over or self._now() - seen.flushed_at >= FLUSH_EVERY_S:
+            if over or waits or self._now() - seen.flushed_at >= FLUSH_EVERY_S:
                 seen.history.flush(self._clock())
                 seen.flushed_at = self._now()
-            if over:
+            if over or waits:
                 seen.history.close()
+            if over:
                 del self._seen[run_id]
         for run_id in [run_id for run_id in self._seen if run_id not in runs]:
             self._seen.pop(run_id).history.close()

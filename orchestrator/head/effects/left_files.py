@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypedDict
 
 from orchestrator.both import durable
@@ -17,7 +19,7 @@ from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
 from orchestrator.core.words import counted, listed
-from orchestrator.head.links.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.head.links.conversation import Asks, Lends, LinkDown, OrderRefused
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.transfer import files, outputs
 from orchestrator.head.transfer.outputs import Output
@@ -58,13 +60,33 @@ class LeftFiles:
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, OfHost]] = {}
         self._awaited: set[str] = set()
-        """The runs that this coordinator has seen active. For all other runs, no more files will be listed."""
+        """The runs whose end this coordinator sees, or whose files it fetches. Of others no more will be listed."""
         self._under_way: set[tuple[str, str]] = set()
         """Runs and hosts whose files are being listed and fetched."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Record no failure any more: the links are closed now, and the next coordinator fetches what is missing."""
+        self._is_closed = True
 
     def await_end(self, run_id: str) -> None:
         """Say that the run goes on, so that its end will be seen."""
         self._awaited.add(run_id)
+
+    def resume(self, run: Run, lease: Lends, do: Callable[[Callable[[], None]], None]) -> None:
+        """Let `do` fetch what a coordinator that ended after this run has not. Hosts that owe the proof come later."""
+        if self._directory(run) is None:
+            return
+        self.await_end(run.run_id)
+        for host in self._missing(run):
+            do(partial(self._resume, run, host, lease))
+
+    def _resume(self, run: Run, host: str, lease: Lends) -> None:
+        try:
+            lease(run, host, lambda link: self.end(link, run, host))
+        except (LinkDown, OrderRefused) as e:
+            log.warning("%s: %s: %s", run.run_id, host, e)
+            self.end(None, run, host)
 
     def end(self, link: Asks | None, run: Run, host: str) -> None:
         """List the files of an ended run's tasks on a host, and fetch those that its spec names. It blocks."""
@@ -91,6 +113,8 @@ class LeftFiles:
                 raise LinkDown(f"{host} is not connected")
             self._list_and_fetch(link, run, host, on_host)
         except (LinkDown, OrderRefused, OrchestratorError, OSError) as e:
+            if self._is_closed:
+                return
             on_host["problems"] = [f"{host}: {e}"]
             log.warning("%s: what was left on %s: %s", run.run_id, host, e)
         with self._lock:
@@ -107,9 +131,7 @@ class LeftFiles:
             return None
         with self._lock:
             known = self._of(run.run_id)
-        owing = {*unproven(run), *(host.name for host in run.hosts if host.gone)}
-        expected = {task.host for task in run.tasks if task.generation} - owing
-        pending = run.run_id in self._awaited and not expected <= known.keys()
+        pending = run.run_id in self._awaited and bool(self._missing(run))
         directory = self._directory(run)
         tasks = [left for host in known.values() for left in host["tasks"]]
         problems = [problem for host in known.values() for problem in host["problems"]]
@@ -160,6 +182,12 @@ class LeftFiles:
         on_host["problems"] = problems[:PROBLEMS_MAX]
         if len(problems) > PROBLEMS_MAX:
             on_host["problems"].append(f"{host}: and {counted(len(problems) - PROBLEMS_MAX, 'file')} more")
+
+    def _missing(self, run: Run) -> set[str]:
+        """Return the hosts of an ended run that are to be asked what its tasks left, and were not yet."""
+        owing = {*unproven(run), *(host.name for host in run.hosts if host.gone)}
+        with self._lock:
+            return {task.host for task in run.tasks if task.generation} - owing - self._of(run.run_id).keys()
 
     def _directory(self, run: Run) -> str | None:
         """Return where `run.outputs` goes; None if it names nothing, or a person ended the run."""

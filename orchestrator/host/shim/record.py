@@ -89,13 +89,16 @@ def shim_alive(generation_dir: str) -> bool:
 def lock(generation_dir: str, *, wait: bool = True) -> int:
     """Keep others from starting or recovering this generation until the returned descriptor is closed.
 
+    The lock is on the directory: a repeated start order puts another start.json in the place of the one before.
+
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is False.
         OSError: there is no start.json.
     """
     import fcntl
 
-    handle = os.open(os.path.join(generation_dir, "start.json"), os.O_RDWR | os.O_CLOEXEC)
+    os.stat(os.path.join(generation_dir, "start.json"))
+    handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -393,6 +393,63 @@ def test_going_back_behind_a_start_from_scratch(tmp_path: Path) -> None:
     assert seeded(tmp_path, 3)["global_step"] == 32
 
 
+def test_a_pin_of_what_began_from_scratch_counts_though_its_script_removes_the_original(
+    tmp_path: Path,
+) -> None:
+    made.npz(tmp_path / "step_8.npz", 8)
+    top = Path(seeded(tmp_path, 1, from_scratch=True)["path"])
+    for step in (24, 32):
+        made.npz(top / f"step_{step}.npz", step)
+    inventory.rollback(str(tmp_path), "24")
+    (top / "step_24.npz").unlink()
+    assert seeded(tmp_path, 2)["global_step"] == 24
+    assert names(tmp_path, set_aside=True) == ["gen-000001/step_32.npz", "step_8.npz"]
+
+
+def test_going_back_sets_aside_a_newer_pin_too_whose_generation_is_gone(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        generation(tmp_path, number, "manager", age_s=1000 - number)
+    inventory.pin(str(tmp_path), "gen-2")
+    inventory.rm(str(tmp_path), "gen-2")
+    assert inventory.rollback(str(tmp_path), "gen-000001/manager/ckpt-1")["set_aside"] == [3, 2]
+    assert seeded(tmp_path, 4)["global_step"] == 24
+
+
+def test_what_a_start_from_scratch_left_behind_stays_aside_when_that_generation_is_removed(
+    tmp_path: Path,
+) -> None:
+    made.npz(tmp_path / "step_8.npz", 8)
+    for number in range(1, 5):
+        generation(tmp_path, number, "manager")
+    for number in range(5, 8):
+        top = Path(seeded(tmp_path, number, from_scratch=number == 5)["path"])
+        made.npz(top / f"step_{number}.npz", number)
+    inventory.pin(str(tmp_path), "gen-000005/step_5.npz")
+    inventory.rm(str(tmp_path), "gen-5")
+    assert seeded(tmp_path, 8, keep=2)["global_step"] == 7
+    assert made.generations(tmp_path) == [8, 7, 4, 3, 2, 1]
+
+    def counting() -> set[int | None]:
+        found = inventory.listed(str(tmp_path))["checkpoints"]
+        return {each["generation"] for each in found if not each["set_aside"]}
+
+    inventory.rollback(str(tmp_path), "gen-5")
+    assert counting() == {5}, "its pin alone"
+    inventory.rollback(str(tmp_path), "gen-3")
+    assert counting() == {3, 2, 1, None}, "as for whoever goes back to before a start from scratch"
+
+
+def test_a_start_from_scratch_that_was_rolled_back_leaves_nothing_behind_when_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    generation(tmp_path, 1, "manager")
+    seeded(tmp_path, 2, from_scratch=True)
+    inventory.rollback(str(tmp_path), "gen-1")
+    seeded(tmp_path, 3)
+    inventory.rm(str(tmp_path), "gen-2")
+    assert names(tmp_path, set_aside=True) == []
+
+
 def test_one_goes_back_only_to_what_reads_whole(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager")
     flip(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)

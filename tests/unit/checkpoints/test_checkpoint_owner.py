@@ -15,6 +15,7 @@ from orchestrator.checkpoints import claims, places
 from orchestrator.checkpoints.places import SeedError
 from orchestrator.checkpoints.seed import finish, seed
 from orchestrator.protocol.orders.driving import Claim, Stamp
+from orchestrator.task.transparent import backup
 
 MINE: Claim = {
     "id": "1" * 32,
@@ -35,7 +36,7 @@ def stamped(root: str) -> Stamp | None:
 def age(root: Path, seconds: float) -> None:
     """Make it look as if nobody had looked after the directory, or saved into it, for so long."""
     then = time.time() - seconds
-    for path in [root / ".orch" / claims.FILE, *root.glob("gen-*"), *root.glob("gen-*/*")]:
+    for path in [root / ".orch" / claims.FILE, *root.glob("gen-*"), *root.glob("gen-*/**/*")]:
         os.utime(path, (then, then))
 
 
@@ -67,6 +68,18 @@ def test_a_directory_that_nobody_has_looked_after_for_long_is_free(tmp_path: Pat
     assert stamped(str(tmp_path))["driven"], "the directory itself is as old as before"  # type: ignore[index]
     age(tmp_path, claims.DRIVEN_S + 5)
     seed(str(tmp_path), 2, claim=THEIRS, host_dir="/host-2")
+
+
+@pytest.mark.parametrize("task", ["", "worker:1"])
+def test_who_saves_a_backup_of_ours_or_hands_one_over_uses_the_directory(tmp_path: Path, task: str) -> None:
+    pytest.importorskip("h5py")
+    folder = backup.folder(seed(str(tmp_path), 1, claim=MINE, host_dir="/host-1")["path"], 0)
+    folder = backup.rescued(folder, task) if task else folder
+    for steps in (1, 2):
+        age(tmp_path, claims.DRIVEN_S + 5)
+        assert not stamped(str(tmp_path))["driven"]  # type: ignore[index]
+        backup.write(folder, {backup.STEPS: steps}, backup.Position(0, steps, steps))
+        assert stamped(str(tmp_path))["driven"], "the generation's directory is as old as before"  # type: ignore[index]
 
 
 def test_only_the_host_that_has_stamped_a_directory_looks_after_it_and_gives_it_up(tmp_path: Path) -> None:

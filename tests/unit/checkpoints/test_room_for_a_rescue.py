@@ -19,9 +19,9 @@ MEGABYTES = 3
 STATE = np.arange(MEGABYTES << 18, dtype="f4")
 
 
-def save(directory: str | Path, steps: int, task: str = "") -> None:
+def save(directory: str | Path, steps: int, task: str = "", fit: int = 0) -> None:
     """Save as a task does, or as a survivor hands over."""
-    folder = backup.folder(str(directory), 0)
+    folder = backup.folder(str(directory), fit)
     folder = backup.rescued(folder, task) if task else folder
     backup.write(folder, {backup.STEPS: steps, "model/00000": STATE}, backup.Position(0, steps, steps))
 
@@ -80,20 +80,46 @@ def test_the_older_file_goes_first_and_it_is_told(tmp_path: Path) -> None:
 def test_neither_what_was_pinned_nor_what_lies_in_the_root_makes_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are a person's: who pins a state has said that it stays, and the root's was there before the run."""
+    """Both are a person's: who pins a state has said that it stays, and the root's was there before the run.
+
+    A pin is one more name of a file, so the file's other names go in vain, and stay. The next older file goes.
+    """
     directory = Path(places.directory_of(str(tmp_path), 1))
     save(tmp_path, 50)
     save(directory, 100)
     pinned = inventory.pin(str(tmp_path), "100")["path"]
-    save(directory, 101, "worker:1")
+    save(directory, 101, "worker:0")
+    save(directory, 102, "worker:1")
     monkeypatch.setattr(places, "free_bytes", lambda _path: 0)
     answer = seed.seed(str(tmp_path), 2)
-    old = os.path.join(backup.folder(str(directory), 0), backup.NAME)
-    assert (answer["global_step"], answer["dropped"]) == (101, [old])
+    old = os.path.join(backup.rescued(backup.folder(str(directory), 0), "worker:0"), backup.NAME)
+    assert (answer["global_step"], answer["dropped"]) == (102, [old])
+    first, pin = (os.path.join(backup.folder(str(top), 0), backup.NAME) for top in (directory, pinned))
+    assert os.path.samefile(first, pin)
     for top, steps in ((pinned, 100), (tmp_path, 50)):
         kept = backup.read(backup.folder(str(top), 0))
         assert kept is not None
         assert kept[1].steps == steps
+
+
+@pytest.mark.fault(107)
+def test_the_newest_state_of_a_fit_that_has_ended_does_not_make_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training would be done again: a pretraining, before the fit in which a worker died."""
+    first, second = (Path(places.directory_of(str(tmp_path), number)) for number in (1, 2))
+    save(first, 90, fit=2)
+    save(second, 50)
+    save(second, 51, "worker:0")
+    save(second, 100, fit=1)
+    save(second, 101, "worker:1", fit=1)
+    monkeypatch.setattr(places, "free_bytes", lambda _path: 0)
+    answer = seed.seed(str(tmp_path), 3)
+    older = [os.path.join(backup.folder(str(second), fit), backup.NAME) for fit in (0, 1)]
+    assert (answer["global_step"], answer["dropped"]) == (101, older)
+    given = {fit: position.steps for fit, position in backup.positions(answer["path"]).items()}
+    assert given == {0: 51, 1: 101}
+    assert backup.read(backup.folder(str(first), 2)), "another place has none of that fit"
 
 
 @pytest.mark.fault(107)

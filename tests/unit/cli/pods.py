@@ -48,10 +48,11 @@ class Pods:
         put(self._top, {"kind": "StatefulSet", "metadata": {"name": name, "uid": "1", "labels": labels}})
         return made
 
-    def run(self, name: str, made: lent.Lent) -> None:
-        """Let a pod run."""
+    def run(self, name: str, made: lent.Lent, **waiting: str) -> None:
+        """Let a pod run, or wait with this reason and message."""
         labels = {ALLOCATION_LABEL: made.id}
-        status = {"containerStatuses": [{"name": CONTAINER, "state": {"running": {}}}]}
+        state = {"waiting": waiting} if waiting else {"running": {}}
+        status = {"containerStatuses": [{"name": CONTAINER, "state": state}]}
         put(
             self._top,
             {"kind": "Pod", "metadata": {"name": name, "uid": "2", "labels": labels}, "status": status},

@@ -20,6 +20,7 @@ from orchestrator.core.plan import HostPlan, Plan
 from orchestrator.head.reach.kubernetes import lent
 from orchestrator.head.reach.kubernetes.commands import KubernetesFailed, explained
 from orchestrator.spec.kubernetes.hosts import in_pods
+from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import Desk
 from tests.unit.cli.pods import Pods
 
@@ -32,6 +33,39 @@ def a_spec(directory: Path) -> str:
     file.write_text(f"version: 1\nname: t\nkubernetes: {{pods: 2, image: mine, memory: 3Gi}}\n{run}\n")
     (directory / "t.py").touch()
     return str(file)
+
+
+NO_IMAGE = {"reason": "ImagePullBackOff", "message": "pull access denied"}
+
+
+def test_a_run_that_goes_on_keeps_its_pods_where_one_of_them_never_comes_back(
+    orch: Desk, api: FakeApi, pods: Pods, tmp_path: Path
+) -> None:
+    file = a_spec(tmp_path)
+    made, _ = lend(file, orch)
+    for name in ("t-0", "t-1"):
+        pods.run(name, made)
+    assert orch("up", file, "--on", "k8s", "--detach") == 0
+    pods.run("t-1", made, **NO_IMAGE)
+    assert orch("up", file, "--on", "k8s", "--detach") == 0
+    assert "t-20261120-1 is already running with this plan" in orch.said
+    assert (pods.lent, pods.sets) == (["t"], ["t"]), "the other one trains on"
+    assert [[host["name"] for host in body["plan"]["hosts"]] for _, body in api.posted] == [
+        ["t-0", "t-1"]
+    ] * 2
+
+
+def test_who_waits_for_pods_gives_none_back_that_another_has_given_a_run(orch: Desk, pods: Pods) -> None:
+    made = pods.lend("t", count=2)
+    pods.run("t-1", made, **NO_IMAGE)
+    has_run(made, orch, ["t-0"])
+    with pytest.raises(KubernetesFailed, match="denied; a run has the pods, and they stay"):
+        wait_for_pods(made, 2, orch, file="cluster.yaml")
+    assert pods.lent == ["t"]
+    may_be_used(made, orch, used=True)  # its run was refused
+    with pytest.raises(KubernetesFailed, match="denied; the pods are given back"):
+        wait_for_pods(made, 2, orch, file="cluster.yaml")
+    assert pods.lent == []
 
 
 def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods: Pods) -> None:

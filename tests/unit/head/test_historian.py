@@ -157,3 +157,43 @@ def test_a_disk_that_refuses_ends_nothing(tmp_path: Path) -> None:
     watched.train(2, loss=0.5)
     watched.end()
     assert watched.points("", "loss") == 1
+
+
+def test_runs_that_wait_take_no_history_and_no_file_descriptor(tmp_path: Path) -> None:
+    first = new_run("t-1", make_plan(["a"], checkpoint=False), epoch=1, at=0.0)
+    waiting = replace(first, phase_state=state_of(Phase.QUEUED))
+    runs = {f"t-{number}": replace(waiting, run_id=f"t-{number}") for number in range(20)}
+    for run_id in runs:
+        (tmp_path / run_id).mkdir()
+    watching = Historian(lambda: runs, lambda run_id: str(tmp_path / run_id))
+    before = os.listdir("/proc/self/fd")
+    watching.sample()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert list(tmp_path.rglob(f"{history.FILE}*")) == []
+
+
+def test_a_run_that_returns_to_the_queue_goes_on_in_the_same_history(watched: Watched) -> None:
+    watched.train(1, loss=1.0)
+    trains = watched.run
+    watched.run = replace(trains, phase_state=state_of(Phase.QUEUED))
+    for _ in range(60):
+        watched.at += 1
+        watched.historian.sample()
+        assert os.listdir(watched.directory) == [history.FILE], "what belongs to an open one is gone"
+    assert watched.points("", "loss") == 1
+    watched.run = replace(trains, generation=2)
+    watched.train(2, loss=0.5)
+    watched.end()
+    assert watched.points("", "loss") == 2
+    assert history.watches(watched.path) == [(1001.0, watched.at)], "a coordinator was there all the time"
+
+
+def test_a_run_that_ends_in_the_queue_was_watched_up_to_its_end(watched: Watched) -> None:
+    watched.train(1, loss=1.0)
+    watched.run = replace(watched.run, phase_state=state_of(Phase.QUEUED))
+    watched.historian.sample()
+    watched.at += 60
+    watched.end()
+    assert os.listdir(watched.directory) == [history.FILE]
+    assert history.watches(watched.path) == [(1001.0, watched.at)]
+    assert watched.points("", "loss") == 1

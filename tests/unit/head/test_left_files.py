@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.core.events import Ticked
 from orchestrator.core.state.phase_states import Ended, Phase, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code import push_rules
+from orchestrator.head.coordinator.coordinator import Coordinator
 from orchestrator.head.effects.left_files import LeftFiles
+from orchestrator.head.journal.journal import Journal
 from orchestrator.head.links.conversation import Answer, LinkDown
 from orchestrator.head.node.paths import Paths
 from orchestrator.protocol.orders.base import Order
+from tests.contract.fake_agent import FakeHosts, until
+from tests.protocol_orders import BY_NAME
 from tests.unit.core.transcript import make_plan
-from tests.unit.head.test_outputs import Host
+from tests.unit.head.test_outputs import Host, leases
 
 
 @pytest.fixture
@@ -144,3 +151,96 @@ def test_more_is_awaited_of_runs_alone_whose_end_this_coordinator_has_seen(run: 
     assert known(run, kept)["pending"] is True
     kept.forget([run.run_id])
     assert known(run, kept)["pending"] is False
+
+
+def test_what_a_coordinator_that_died_has_not_fetched_the_next_one_fetches(run: Run, tmp_path: Path) -> None:
+    """A host that owes the proof is asked once it has given it. Nothing is given back before."""
+    plan = make_plan(["a", "b", "c"], checkpoint=False)
+    made = new_run("t-1", replace(run.plan, hosts=plan.hosts, tasks=plan.tasks), epoch=1, at=0.0)
+    tasks = tuple(replace(task, generation=2) for task in made.tasks)
+    hosts = tuple(replace(host, untouched=False) for host in made.hosts)
+    proof = {"a": Swept(), "b": Swept()}
+    ended = replace(
+        made, generation=2, tasks=tasks, hosts=hosts, phase_state=Ended(phase=Phase.SUCCEEDED, proof=proof)
+    )
+    left_files(tmp_path).end(Host({"notes.txt": b"1"}), ended, "a")
+    kept, due = left_files(tmp_path), list[Callable[[], None]]()
+    kept.resume(ended, leases(b=Host({"model.keras": b"weights"}, task="worker:1")), due.append)
+    assert known(ended, kept)["pending"] is True
+    (fetch,) = due
+    fetch()
+    told = known(ended, kept)
+    assert (told["pending"], told["problems"]) == (False, [])
+    assert (tmp_path / "t-outputs/t-1/worker-1/model.keras").read_bytes() == b"weights"
+    proven = replace(ended, phase_state=Ended(phase=Phase.SUCCEEDED, proof={**proof, "c": Swept()}))
+    assert known(proven, kept)["pending"] is True
+    again = left_files(tmp_path)
+    again.resume(ended, leases(), due.append)
+    assert len(due) == 1, "of a host no more than once"
+
+
+def test_a_host_that_is_away_when_the_next_coordinator_asks_is_named(run: Run, tmp_path: Path) -> None:
+    run = replace(run, phase_state=Ended(phase=Phase.SUCCEEDED, proof={"a": Swept()}))
+    kept = left_files(tmp_path)
+    kept.resume(run, leases(a=LinkDown("no route")), lambda fetch: fetch())
+    told = known(run, kept)
+    assert (told["pending"], told["problems"]) == (False, ["a: a is not connected"])
+
+
+def test_a_fetch_that_ends_with_its_coordinator_is_no_failure_and_the_next_one_fetches(
+    run: Run, tmp_path: Path
+) -> None:
+    run = replace(run, phase_state=Ended(phase=Phase.SUCCEEDED, proof={"a": Swept()}))
+    kept = left_files(tmp_path)
+    host = Host({"model.keras": b"weights"})
+    host.breaks_after = 0
+    kept.await_end(run.run_id)
+    kept.close()
+    kept.end(host, run, "a")
+    told = known(run, kept)
+    assert (told["pending"], told["problems"]) == (True, []), "it is not given back"
+    again = left_files(tmp_path)
+    again.resume(run, leases(a=Host({"model.keras": b"weights"})), lambda fetch: fetch())
+    assert (tmp_path / "t-outputs/t-1/model.keras").is_file()
+
+
+def test_of_a_run_that_names_no_files_or_that_a_person_ended_nothing_is_fetched_later(
+    run: Run, tmp_path: Path
+) -> None:
+    kept, due = left_files(tmp_path), list[Callable[[], None]]()
+    run = replace(run, phase_state=Ended(phase=Phase.SUCCEEDED, proof={"a": Swept()}))
+    killed = replace(run, phase_state=Ended(phase=Phase.KILLED, proof={"a": Swept()}))
+    for ended in (killed, replace(run, plan=replace(run.plan, outputs=()))):
+        kept.resume(ended, leases(), due.append)
+        assert (due, known(ended, kept)["pending"]) == ([], False)
+
+
+def test_a_coordinator_fetches_when_it_takes_up_a_run_that_has_ended(run: Run, tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path / "state"), str(tmp_path / "run"))
+    paths.ensure()
+    os.makedirs(paths.run_dir(run.run_id))
+    hosts = FakeHosts("a")
+    there = Host({"model.keras": b"weights"})
+    for verb in ("files", "digest", "file"):
+        hosts.agents["a"].answers[verb] = lambda order, _blob: answer_of(there, order)
+    proven = Ended(phase=Phase.SUCCEEDED, proof={"a": Swept()})
+    left = replace(run, plan=replace(run.plan, hosts=tuple(hosts.plans.values())), phase_state=proven)
+    journal = Journal(paths.journal)
+    journal.commit(left, Ticked(0.0), [])
+    journal.close()
+    coordinator = Coordinator(paths, {"fake": hosts.transport})
+    try:
+        coordinator.take_up()
+        until(lambda: not coordinator.owes(coordinator.look(run.run_id)))
+    finally:
+        coordinator.close()
+    model = tmp_path / "t-outputs/t-1/model.keras"
+    assert model.is_file()
+    assert model.read_bytes() == b"weights"
+
+
+def answer_of(host: Host, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Let a host answer an order that has come over a link."""
+    verb = BY_NAME[order["order"]]
+    answer = host.ask(Order(verb, order))
+    return dict(answer.ok), answer.blob

@@ -25,10 +25,10 @@ from orchestrator.core.events import (
     KillRequested,
     TaskReport,
 )
-from orchestrator.core.plan import HostPlan, Plan, QueuePlan, TaskId, TaskPlan
+from orchestrator.core.plan import Ask, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
 from orchestrator.core.state.budget import Budget
 from orchestrator.core.state.host import Facts
-from orchestrator.core.state.phase_states import Phase, Rendezvous, Swept
+from orchestrator.core.state.phase_states import Phase, Queued, Rendezvous, Swept
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.core.state.task import Progress
 from orchestrator.head.coordinator.halts import STORY_MAX
@@ -41,6 +41,7 @@ from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
 FACTS = Facts(python="3.11.2")
+ONE = Ask("worker", 1, 1)
 
 JOURNALED_BURST_OF_WORDS = 700
 """Reports with 2000 characters each: together more than the allowance of a host."""
@@ -464,6 +465,41 @@ def test_another_coordinator_goes_on_with_what_was_kept(rig: Rig, tmp_path: Path
     other.play(HostUp(6.0, "a", "boot"))
     assert other.story[1:] == ["kept HostUp", "did StartTask"]
     other.journal.close()
+
+
+def test_what_a_run_has_waited_under_one_coordinator_counts_under_the_next_one(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Of a run that waits nothing is journaled, so its own last entry does not say how long a coordinator lived."""
+    host = HostPlan("a", address="a", gpus=(0,))
+    task = TaskPlan(W0, "a", (0,))
+    for name in ("trains", "z", "a", "new"):
+        queue = QueuePlan(max_wait_s=500_000.0) if name != "trains" else None
+        plan = Plan(name, "mirrored", (host,), (task,), "t.py", queue=queue)
+        rig.tick()
+        rig.loop.submit(new_run(name, plan, epoch=1, at=rig.now))
+        rig.now += 100_000
+    rig.journal.close()
+    other = Rig(tmp_path / "journal.db")
+    other.now = 5.0
+    other.loop.take_up(other.journal.runs(), epoch=2)
+    waiting = {name: run.within(Queued) for name, run in other.loop.runs.items() if name != "trains"}
+    waited = {name: round(5.0 - queued.since_at) for name, queued in waiting.items()}
+    assert waited == {"z": 200_000, "a": 100_000, "new": 0}
+    assert waiting["z"].give_up_at == 5.0 + 300_000
+    other.journal.close()
+
+
+def test_a_host_that_a_run_has_waited_for_in_vain_is_passed_over_for_a_while(rig: Rig) -> None:
+    hosts = tuple(HostPlan(name, address=name, gpus=(0,)) for name in ("off", "on"))
+    plan = Plan("t", "mirrored", hosts, (TaskPlan(W0, "off", (0,)),), "t.py", queue=QueuePlan(), needs=(ONE,))
+    rig.loop.submit(new_run(rig.run_id, plan, epoch=1, at=rig.now))
+    rig.tick()
+    assert (rig.run.phase, rig.run.plan.tasks[0].host) == (Phase.PENDING, "off")
+    rig.wait(plan.timing.start_after_s + 1)
+    assert rig.run.phase is Phase.QUEUED, "it has not failed, although it has never trained"
+    rig.wait(60)
+    assert (rig.run.phase, rig.run.plan.tasks[0].host) == (Phase.PENDING, "on")
 
 
 def test_runs_of_the_queue_begin_one_after_the_other_as_what_they_need_becomes_free(rig: Rig) -> None:

@@ -192,6 +192,26 @@ def test_nothing_is_removed_while_a_snapshot_is_taken(tmp_path: Path) -> None:
     assert blobs(tmp_path) == set()
 
 
+def test_what_a_command_holds_while_it_waits_is_whole_when_its_run_begins(tmp_path: Path) -> None:
+    """Pods may be waited for for hours, while other runs end."""
+    plan, workdir = plan_of(tmp_path, {"train.py": b"a", "data.bin": b"\0data"})
+    taken = store(tmp_path).take(plan)
+    store(tmp_path).keep("t-1", taken.digest)
+    for path in workdir.iterdir():
+        path.write_bytes(b"of no run")
+    store(tmp_path).take(plan)
+    make_old(tmp_path)
+    with store(tmp_path).held():
+        store(tmp_path).tidy(set())  # t-1 ends
+        with ThreadPoolExecutor(1) as others:  # who would wait for the lock does not come back
+            others.submit(store(tmp_path).take, plan).result(timeout=10)
+        kept = store(tmp_path).keep("t-2", taken.digest)
+    assert {file.path: kept.content(file) for file in kept.files} == {"train.py": b"a", "data.bin": b"\0data"}
+    make_old(tmp_path)
+    store(tmp_path).tidy({"t-2"})
+    assert blobs(tmp_path) == {b"a", b"\0data"}, "what was left then goes later"
+
+
 def test_a_snapshot_that_is_not_there_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="is not there") as caught:
         store(tmp_path).keep("t-1", "0" * 64)
@@ -240,3 +260,34 @@ def test_what_is_kept_of_an_ended_run_is_bounded(tmp_path: Path, monkeypatch: py
     assert old is not None
     texts = [old.text("train.py"), old.text("z.py")]
     assert (texts, sorted(old.files)) == (["12345678", None], ["train.py", "z.py"])
+
+
+def test_what_was_thinned_is_not_read_again_until_a_run_has_made_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each end of a run tidies, and whoever keeps a snapshot waits for that."""
+    read: list[str] = []
+
+    def text(path: str) -> str | None:
+        read.append(os.path.basename(path))
+        return _text(path)
+
+    _text = snapshots._text
+    monkeypatch.setattr(snapshots, "_text", text)
+    kept(tmp_path, {"train.py": b"a", "data.bin": b"\0data"})
+    for _ in range(2):
+        make_old(tmp_path)
+        store(tmp_path).tidy(set())
+    assert (sorted(read), blobs(tmp_path)) == (["data.bin", "train.py"], {b"a"})
+    plan, _ = plan_of(tmp_path, {})
+    store(tmp_path).keep("t-2", store(tmp_path).take(plan).digest)
+    assert blobs(tmp_path) == {b"a", b"\0data"}
+    make_old(tmp_path)
+    store(tmp_path).tidy({"t-2"})
+    assert (len(read), blobs(tmp_path)) == (2, {b"a", b"\0data"})
+    store(tmp_path).tidy(set())
+    assert (len(read), blobs(tmp_path)) == (4, {b"a"})
+    for run in ("t-1", "t-2"):
+        store(tmp_path).forget(run)
+    store(tmp_path).tidy(set())
+    assert list((tmp_path / "state/code/trees").iterdir()) == []

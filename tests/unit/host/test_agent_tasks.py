@@ -239,6 +239,19 @@ def test_what_a_shim_printed_of_its_own_fault_is_told(rig: Rig) -> None:
     assert found["exit"]["last_lines"] == ["its shim: MemoryError"]
 
 
+def test_a_repeated_start_waits_for_the_shim_that_the_first_one_starts(rig: Rig) -> None:
+    """Each start order puts a start.json of its own there, before the shim of the first has recorded itself."""
+    held = record.lock(rig.directory)
+    try:
+        durable.write_json(os.path.join(rig.directory, "start.json"), START)
+        with pytest.raises(BlockingIOError):
+            record.lock(rig.directory, wait=False)
+        assert record.recover(rig.directory) is None, "a shim is starting, so none is buried"
+    finally:
+        os.close(held)
+    os.close(record.lock(rig.directory, wait=False))
+
+
 @pytest.mark.parametrize("meanwhile", ["it ended", "it began"])
 def test_a_shim_that_ended_or_began_just_before_the_lock_is_not_buried(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, meanwhile: str

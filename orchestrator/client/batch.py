@@ -21,15 +21,16 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.both import durable
-from orchestrator.client.choice import is_active, runs_of
+from orchestrator.client.choice import hosts_of, is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.killing import order
 from orchestrator.client.starting import coordinator_command, spawn
 from orchestrator.core.causes import Cause
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.plan import Gpu, HostPlan, Plan
+from orchestrator.head.code import snapshots
 from orchestrator.head.reach.slurm import commands
-from orchestrator.head.reach.slurm.job import SUBMITTED, runtime_dir
+from orchestrator.head.reach.slurm.job import BEGUN, SUBMITTED, runtime_dir
 from orchestrator.head.reach.slurm.transport import slurm_transport, step
 from orchestrator.spec.sbatch import WARNING_S
 
@@ -83,10 +84,11 @@ class Keepers:
 
 
 class Batch:
-    """One start of the job."""
+    """One start of the job. `token`: of what was submitted with it. Raises OrchestratorError if that is not there."""
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, state_dir: str, token: str | None = None) -> None:
         job_id = os.environ["SLURM_JOB_ID"]
+        self.wish = submitted(state_dir, token, job_id)
         self.allocation = f"{job_id}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
         self.state_dir = state_dir
         os.environ["ORCH_STATE_DIR"] = state_dir
@@ -97,7 +99,6 @@ class Batch:
         self.client = self.environment.client()
         self.job_id = job_id
         self.says: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self.wish: dict[str, Any] = durable.read_json(state_dir, SUBMITTED) or {}
         if not self.wish.get("requeue"):  # it contains secrets, and is not needed again
             _unlink(os.path.join(state_dir, SUBMITTED))
         self._coordinator: subprocess.Popen[bytes] | None = None
@@ -121,7 +122,7 @@ class Batch:
             if not is_active(run):
                 continue
             say(f"{run['run_id']} belongs to an earlier allocation, which is gone")
-            for name in [str(host["name"]) for host in run["hosts"]]:
+            for name in hosts_of(run):
                 with contextlib.suppress(OrchestratorError):
                     self.client.post(f"/v1/runs/{run['run_id']}/drain", {"host": name, "gone": True})
             order(self.client, run, force=True)
@@ -135,6 +136,8 @@ class Batch:
         }
         say(f"starting {plan.name} on {', '.join(names)}")
         run_id = str(self.client.post("/v1/runs", body)["run_id"])
+        begun = {"allocation": self.allocation, "run_id": run_id}
+        durable.write_json(os.path.join(self.state_dir, BEGUN), begun)
         ended = self._follow(run_id)
         say(f"{run_id}: {ended.get('phase')}: {ended.get('reason')}")
         time.sleep(0.0 if is_taken(ended) else LINGER_S)
@@ -151,7 +154,8 @@ class Batch:
         shutil.rmtree(self.environment.paths.runtime_dir, ignore_errors=True)
         if self.is_queued_again(ended):
             time.sleep(60.0)
-        _unlink(os.path.join(self.state_dir, SUBMITTED))
+        elif self.is_over():
+            self.forget()
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
 
     def is_queued_again(self, ended: dict[str, Any]) -> bool:
@@ -164,6 +168,28 @@ class Batch:
         say("the job is queued again, and the run continues from its last checkpoint")
         commands.call("scontrol", "requeue", self.job_id)
         return True
+
+    def is_over(self) -> bool:
+        """Return whether the job cannot begin again. Slurm counts a restart when it queues it, before it ends it."""
+        if not self.wish.get("requeue"):
+            return True
+        try:
+            known = commands.job(self.job_id)
+        except commands.SlurmFailed as e:
+            say(f"{e.message}; what was submitted is kept, since the job may begin again")
+            return False
+        return known is None or (
+            commands.allocation_name(known) == self.allocation
+            and known.get("JobState") not in commands.QUEUED
+        )
+
+    def forget(self) -> None:
+        """Keep what was submitted no more, unless another job has put its own in that place."""
+        left = durable.read_object(self.state_dir, SUBMITTED)
+        if left is None or left.get("token") == self.wish.get("token"):
+            _unlink(os.path.join(self.state_dir, SUBMITTED))
+            with contextlib.suppress(OSError):
+                snapshots.Snapshots(self.state_dir).forget(snapshots.SUBMITTED)
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[Gpu, ...] | None]:
         """Return the GPUs that each node's keeper sees, by node. Nodes without a keeper in time are left out."""
@@ -201,7 +227,7 @@ class Batch:
         say("the coordinator does not answer")
 
     def _follow(self, run_id: str) -> dict[str, Any]:
-        """Keep a coordinator running until the run has ended."""
+        """Keep a coordinator running until the run has ended, and its `outputs` are fetched."""
         while True:
             self._ensure_coordinator()
             with contextlib.suppress(OrchestratorError):
@@ -210,7 +236,7 @@ class Batch:
                 ended = next(
                     (r for r in document["runs"] if r["run_id"] == run_id and not is_active(r)), None
                 )
-                if ended is not None:
+                if ended is not None and not is_being_fetched(ended):
                     return dict(ended)
             with contextlib.suppress(queue.Empty):
                 name, message = self.says.get(timeout=_POLL_S)
@@ -230,6 +256,24 @@ class Batch:
 def is_taken(ended: dict[str, Any]) -> bool:
     """Return whether a run ended because its hosts were taken away, and not because of its user."""
     return ended.get("phase") == "KILLED" and ended.get("planned_end") == Cause.HOST_LEAVES.value
+
+
+def is_being_fetched(ended: dict[str, Any]) -> bool:
+    """Return whether files of an ended run come from its nodes, which the end of the job would cut off."""
+    outputs = ended.get("outputs") or {}
+    return bool(outputs.get("pending")) and outputs.get("directory") is not None
+
+
+def submitted(state_dir: str, token: str | None, job_id: str) -> dict[str, Any]:
+    """Return what was submitted with this job. Raises OrchestratorError if it is not there, or is another job's."""
+    wish = durable.read_object(state_dir, SUBMITTED)
+    if wish is None or wish.get("token") != token:
+        why = "is not there" if wish is None else "is of a job that was submitted later"
+        raise OrchestratorError(
+            f"job {job_id} has no run to begin: {state_dir}/{SUBMITTED} {why}",
+            hint="`orch up --on slurm FILE` submits it again, unless another job has it",
+        )
+    return wish
 
 
 def warnings(job_id: str) -> list[str]:
@@ -279,11 +323,11 @@ def say(text: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the batch step. `argv`: the run's directory."""
+    """Run the batch step. `argv`: the run's directory, and the token of what was submitted."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # the keepers get and report them
     try:
-        return Batch(argv[0]).run()
+        return Batch(*argv).run()
     except OrchestratorError as e:
         say(f"error: {e.message}" + (f"; {e.hint}" if e.hint else ""))
         return e.exit_code

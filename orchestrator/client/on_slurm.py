@@ -59,7 +59,10 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     Snapshots(state_dir).keep(SUBMITTED, code.digest)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(state_dir, "status.json"))  # of the previous job
+    # A job that Slurm had accepted although sbatch failed must not begin with this one's plan
+    token = os.urandom(8).hex()
     what = {
+        "token": token,
         "plan": plan_document(plan),
         "secrets": secrets,
         "from_scratch": from_scratch,
@@ -69,32 +72,35 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     }
     durable.write_json(os.path.join(state_dir, job.SUBMITTED), what)
     script = os.path.join(state_dir, "batch.sh")
-    durable.write(script, batch_script(wish, python=sys.executable, state_dir=state_dir).encode(), mode=0o700)
+    text = batch_script(wish, python=sys.executable, state_dir=state_dir, token=token)
+    durable.write(script, text.encode(), mode=0o700)
     try:
         job_id = commands.call("sbatch", "--parsable", script).strip().partition(";")[0]
-    except commands.SlurmFailed:
+    except commands.SlurmFailed as e:
         job.forget_secrets(state_dir)
+        shows = f"if `squeue --name orch-{wish.name}` shows a job"
+        e.hint = e.hint or f"{shows}, Slurm has accepted it all the same: `scancel` ends it"
         raise
     made = job.Job(job_id, plan.name, sys.executable, environment.time())
     durable.write_json(paths.job, made.to_json())
     return made, True
 
 
-def wait_for_nodes(own_job: job.Job, environment: Environment) -> None:
-    """Wait until the job's coordinator has the run, and report what it waits for."""
+def wait_for_nodes(own_job: job.Job, environment: Environment) -> str:
+    """Wait until the job has begun its run, and report what it waits for. Return the run's id."""
     for why in job.watch(own_job):
         environment.say(f"job {own_job.id} waits for its nodes: {why}")
     while True:
-        try:
-            if environment.client().get("/v1/status").get("runs"):
-                return
-        except CoordinatorUnreachable:
+        with contextlib.suppress(commands.SlurmFailed):  # it is asked again
             ended = job.end_of(own_job)
+            run_id = job.run_of(own_job, environment.paths.state_dir)
+            if run_id is not None:
+                return run_id
             if ended is not None:
                 raise CoordinatorUnreachable(
                     f"job {own_job.id} has ended ({ended}) before the run began",
                     hint=f"its log: {environment.paths.state_dir}/batch.log",
-                ) from None
+                )
         environment.pause(_POLL_S)
 
 

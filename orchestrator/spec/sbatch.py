@@ -64,8 +64,8 @@ def directives(wish: Wish, log: str) -> list[tuple[str, str]]:
     return [*options, *((option, "") for option in wish.options)]
 
 
-def batch_script(wish: Wish, *, python: str, state_dir: str) -> str:
-    """Return the script. `python` and `state_dir` are quoted here, whatever they hold."""
+def batch_script(wish: Wish, *, python: str, state_dir: str, token: str = "") -> str:
+    """Return the script. `python` and `state_dir` are quoted here, whatever they hold. `token`: see client.batch."""
     log = f"{state_dir}/batch.log"
     lines = ["#!/bin/bash", f"# orch runs {wish.name} in this job. `orch export slurm FILE` has printed it."]
     for option, comment in directives(wish, log):
@@ -76,7 +76,8 @@ def batch_script(wish: Wish, *, python: str, state_dir: str) -> str:
         "# The batch step starts a keeper on every node (one srun each), which is the parent of all tasks there,",
         "# and then the coordinator, here. Both outlive each other. The job ends with the run, and with its outcome.",
         "# The directory lies on a file system that all nodes share: journal, plan, logs, and the log of this script.",
-        f"exec {_quoted(python)} -P -m orchestrator.client.batch {_quoted(state_dir)}",
+        f"exec {_quoted(python)} -P -m orchestrator.client.batch {_quoted(state_dir)}"
+        + (f" {token}" if token else ""),
     ]
     return "\n".join(lines) + "\n"
 

@@ -177,7 +177,11 @@ class SlurmLab:
     def start_now(self, job_id: str) -> None:
         """Let a job that was queued again start at once: Slurm holds it back for two minutes."""
         deadline = time.monotonic() + 3 * READY_S
-        while "Restarts=0" in self.run("scontrol", "show", "job", job_id) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            job = self.job(job_id)
+            # A restart is counted before it begins
+            if job["Restarts"] != "0" and job["JobState"] == "RUNNING":
+                return
             with contextlib.suppress(AssertionError):
                 self.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
             time.sleep(0.3)

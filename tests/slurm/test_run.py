@@ -17,6 +17,15 @@ from tests.slurm.cluster import Login
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
+LEAVES = """import os
+from orchestrator import runtime
+os.makedirs("many")
+for number in range(120):
+    with open(f"many/{number}.bin", "wb") as file:
+        file.write(bytes(1 << 16))
+runtime.report(1)
+"""
+
 
 def test_a_run_from_submission_to_success(login: Login) -> None:
     file = login.spec("--steps", "60", "--pace", "0.05")
@@ -155,6 +164,46 @@ def test_preemption_saves_and_the_run_goes_on_when_it_is_queued_again(login: Log
     after = login.wait(lambda run: training(run) and run["run_id"] != before["run_id"], 150)
     assert after["generation"] > before["generation"], "directories are never used twice"
     assert after["global_step"] >= 10
+
+
+@pytest.mark.long
+def test_a_job_that_slurm_itself_queues_again_goes_on(login: Login) -> None:
+    """Slurm counts the restart first, and then sends the signal, as where PreemptMode=REQUEUE gives no grace."""
+    login.orch("up", login.spec("--pace", "0.05", slurm={"requeue": True}), "--on", "slurm", timeout_s=120)
+    before = login.wait(training)
+    login.lab.run("scontrol", "requeue", login.job)
+    login.lab.start_now(login.job)
+    after = login.wait(lambda run: training(run) and run["run_id"] != before["run_id"], 60)
+    assert after["global_step"] >= 10, "it resumed from a checkpoint"
+
+
+@pytest.mark.long
+def test_outputs_that_take_longer_than_the_job_lingers_arrive_whole(login: Login) -> None:
+    workdir = login.directory / "work"
+    workdir.mkdir()
+    (workdir / "leaves.py").write_text(LEAVES)
+    file = login.spec(script="leaves.py", workdir=str(workdir), outputs=["many/*.bin"], nodes=1)
+    login.orch("up", file, "--on", "slurm", "--wait", timeout_s=120)
+    login.lab.wait_empty()
+    left = login.status()["outputs"]
+    assert (left["pending"], left["problems"]) == (False, [])
+    assert len(list(Path(left["directory"]).rglob("*.bin"))) == 120
+
+
+@pytest.mark.long
+def test_a_batch_step_is_killed_and_the_next_job_goes_on(login: Login) -> None:
+    login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
+    login.wait(training)
+    everywhere = {pid: line for i in (1, 2, 3) for pid, line in login.lab.processes(i).items()}
+    os.kill(
+        next(pid for pid, line in everywhere.items() if "orchestrator.client.batch" in line), signal.SIGKILL
+    )
+    login.lab.wait_empty()
+    for command in ("status", "kill"):
+        login.orch(command, "t", check=False)
+        assert "FAILED: no coordinator is running" in login.stderr
+        assert "Starting the coordinator" not in login.stderr
+    login.orch("up", login.spec("--steps", "60", "--pace", "0.05"), "--on", "slurm", "--wait", timeout_s=120)
 
 
 @pytest.mark.long

@@ -58,7 +58,8 @@ def run(request: KillRequest, session: Session) -> Result:
     try:
         runs = _runs(session, client, request, waiting)
     except CoordinatorUnreachable:
-        if not any(map(is_active, _recorded(session) or ())):
+        # Of a Slurm job that has ended by force nothing is left, and its nodes are not reached from here
+        if os.path.exists(session.paths.job) or not any(map(is_active, _recorded(session) or ())):
             raise
         from orchestrator.client.starting import ensure_coordinator
 

@@ -13,8 +13,8 @@ from orchestrator.cli.options import DURATION, inventory_option
 from orchestrator.cli.session import Session
 from orchestrator.cli.show import render
 from orchestrator.cli.watching import Watch
-from orchestrator.client.choice import find_or_newest, is_active, runs_of
-from orchestrator.client.submit import Place, Start, Submitted, snapshot
+from orchestrator.client.choice import is_active
+from orchestrator.client.submit import Place, Start, Submitted, held_snapshot
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import UNTOLD_MAX_S, is_untold, trains, wait_for_the_outputs
 from orchestrator.core.errors import Refused, SpecError, UsageError
@@ -63,9 +63,7 @@ def submit(request: UpRequest, session: Session, client: Client) -> Submitted:
         on_slurm.run_environment(session, job.name)
         if request.until == "accepted":
             return Submitted(f"job {job.id}", job.name, created)
-        on_slurm.wait_for_nodes(job, session)
-        newest = find_or_newest(runs_of(session.client()), job.name)
-        return Submitted(str(newest["run_id"]), job.name, created)
+        return Submitted(on_slurm.wait_for_nodes(job, session), job.name, created)
     if request.engine == "k8s":
         return _submit_to_pods(request, session, client)
     return _submit_here(request, session, client)
@@ -108,37 +106,38 @@ def _submit_to_pods(request: UpRequest, session: Session, client: Client) -> Sub
     session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
     plan = load_plan(request.file)[0]
     # Pods may take long, and people edit meanwhile.
-    code = snapshot(request.file, plan, session.paths.state_dir)
-    needed = sum(not host.spare for host in plan.hosts)
-    try:
-        running = on_kubernetes.wait_for_pods(
-            made, needed, session, file=request.file, timeout_s=request.timeout_s
-        )
-    except KeyboardInterrupt:
-        session.hint(on_kubernetes.goes_on(made))
-        raise
-    hosts = on_kubernetes.place(made, running)
-    on_kubernetes.may_be_used(made, session, used=True)
-    try:
-        submitted = _submit_here(
-            request,
-            session,
-            client,
-            place=lambda plan: in_pods(plan, made.id, hosts, made.volume, made.first),
-            code=code,
-        )
-    except BaseException as e:
-        if isinstance(e, (Refused, SpecError)):
-            on_kubernetes.may_be_used(made, session, used=False)
-        if created:
-            on_kubernetes.give_back_waiting(session, [made.name])
-        elif not made.has_run:
+    with held_snapshot(request.file, plan, session.paths.state_dir) as code:
+        needed = sum(not host.spare for host in plan.hosts)
+        try:
+            # A run that has its pods is not asked about them: it may go on without one that never comes
+            running = list(made.hosts) or on_kubernetes.wait_for_pods(
+                made, needed, session, file=request.file, timeout_s=request.timeout_s
+            )
+        except KeyboardInterrupt:
             session.hint(on_kubernetes.goes_on(made))
-        raise
-    if submitted.finished:  # nothing has begun that would give them back
-        on_kubernetes.give_back_waiting(session, [made.name])
-    else:
-        on_kubernetes.has_run(made, session, hosts)
+            raise
+        hosts = on_kubernetes.place(made, running)
+        on_kubernetes.may_be_used(made, session, used=True)
+        try:
+            submitted = _submit_here(
+                request,
+                session,
+                client,
+                place=lambda plan: in_pods(plan, made.id, hosts, made.volume, made.first),
+                code=code,
+            )
+        except BaseException as e:
+            if isinstance(e, (Refused, SpecError)):
+                on_kubernetes.may_be_used(made, session, used=False)
+            if created:
+                on_kubernetes.give_back_waiting(session, [made.name])
+            elif not made.has_run:
+                session.hint(on_kubernetes.goes_on(made))
+            raise
+        if submitted.finished:  # nothing has begun that would give them back
+            on_kubernetes.give_back_waiting(session, [made.name])
+        else:
+            on_kubernetes.has_run(made, session, hosts)
     return submitted
 
 

@@ -11,11 +11,14 @@ import threading
 from typing import Any
 
 from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.core.state.phase_states import Phase
 from orchestrator.head.api.client import Client
 from orchestrator.head.node.paths import Paths
 from orchestrator.head.reach.slurm import commands, job
 
 _ENDED_HINT = "`orch logs` and `orch why` read what it has left; `orch up --on slurm FILE` starts a new one"
+
+_ENDS = [phase for phase in Phase if phase.is_terminal]
 
 
 class JobClient(Client):
@@ -47,7 +50,10 @@ class JobClient(Client):
             self._kept.set_patience(patience_s)
             return self._kept
         self._drop()
-        known = commands.job(self._job.id)
+        try:
+            known = commands.job(self._job.id)
+        except commands.SlurmFailed as e:
+            raise CoordinatorUnreachable(e.message, hint=e.hint) from e
         state = (known or {}).get("JobState", "unknown to Slurm")
         if known is None or state != "RUNNING":
             why = f" ({known['Reason']})" if known is not None and state == "PENDING" else ""
@@ -82,7 +88,10 @@ class JobClient(Client):
             self._kept = None
 
     def _instead(self, method: str, target: str, error: CoordinatorUnreachable) -> dict[str, Any]:
-        """Return the last status where the job does not run at present; for any other request, raise the error."""
+        """Return the last status where the job does not run at present; for any other request, raise the error.
+
+        A job that ended by force has written no end of its run: then what it wrote last is not the present.
+        """
         if method == "GET" and target.partition("?")[0] == "/v1/status":
             try:
                 known = commands.job(self._job.id)
@@ -90,8 +99,11 @@ class JobClient(Client):
                     kept = json.load(file)
             except (OSError, ValueError, commands.SlurmFailed):
                 raise error from error.__cause__
-            if (known or {}).get("JobState") != "RUNNING" and isinstance(kept, dict):
-                return kept
+            state = (known or {}).get("JobState")
+            if isinstance(kept, dict) and state != "RUNNING":
+                is_known = all(run.get("phase") in _ENDS for run in kept.get("runs", ()))
+                if is_known or state == "COMPLETING":  # the end is about to be written
+                    return kept
         raise error from error.__cause__
 
 

@@ -72,8 +72,10 @@ def runtime_dir(allocation: str) -> str:
 def prepare(state_dir: str) -> Paths:
     """Make the directory, and put our code into it."""
     paths = Paths(state_dir, runtime_dir("none"))
-    os.makedirs(os.path.dirname(state_dir), mode=0o700, exist_ok=True)
-    os.makedirs(state_dir, mode=0o700, exist_ok=True)
+    slurm = os.path.dirname(state_dir)
+    # One by one: of several that are made at once, only the last one has the mode
+    for place in (os.path.dirname(slurm), slurm, state_dir):
+        os.makedirs(place, mode=0o700, exist_ok=True)
     paths.check()
     durable.write(paths.bundle, bundle.load().code.data)
     return paths
@@ -81,6 +83,9 @@ def prepare(state_dir: str) -> Paths:
 
 SUBMITTED = "submitted.json"
 """The plan and the secrets of a job that has not begun, or may begin again."""
+
+BEGUN = "begun.json"
+"""Which run a start of the job has begun."""
 
 
 def secrets_in(state_dir: str) -> list[str]:
@@ -118,10 +123,27 @@ def end_of(job: Job) -> str | None:
     return state if state in commands.ENDED - {"COMPLETING", "REQUEUED", "PREEMPTED"} else None
 
 
+def run_of(job: Job, state_dir: str) -> str | None:
+    """Return the id of the run that the job's present start has begun; None if there is none. Raises SlurmFailed."""
+    begun = durable.read_object(state_dir, BEGUN) or {}
+    allocation = str(begun.get("allocation"))
+    if allocation.partition(".")[0] != job.id:
+        return None
+    known = commands.job(job.id)
+    is_present = known is None or commands.allocation_name(known) == allocation
+    return str(begun["run_id"]) if is_present else None
+
+
 def watch(job: Job, every_s: float = 1.0) -> Iterator[str]:
     """Yield why the job waits, whenever that changes, until it has nodes or has ended."""
     last = None
-    while (why := waiting(job)) is not None:
+    while True:
+        try:
+            why = waiting(job)
+        except commands.SlurmFailed as e:  # the controller may start again
+            why = f"{e.message}; it is asked again"
+        if why is None:
+            return
         if why != last:
             last = why
             yield why

@@ -172,6 +172,39 @@ def test_a_restart_of_tf_keras_can_trace_what_also_ends_data(
     assert not replay.is_traceable(SimpleNamespace(train_function=atomic.ending(next))), "run_eagerly"
 
 
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_steps_are_traced_before_an_epoch_begins_or_if_that_fails_once_it_has_begun(library: str) -> None:
+    """A callback sets what the step reads. What a trace that failed has left of its graph is not used."""
+    import tensorflow as tf
+
+    keras: Any = pytest.importorskip(library)
+    course, data = replay.Course(0), tf.data.Dataset.from_tensors(tf.ones([1, 3]))
+    course.keep_handler(SimpleNamespace(_dataset=data))
+    ends = []
+    for factor in (None, 2.0):
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile("adam")
+
+        def train_step(batch: Any, model: Any = model) -> dict[str, Any]:
+            model.optimizer.apply_gradients([(tf.ones([3, 1]), model.trainable_variables[0])])
+            return {"sum": tf.reduce_sum(batch) * model.factor}
+
+        model.train_step = train_step
+        if factor is not None:
+            model.factor = factor
+        model.make_train_function()
+        assert course.trace(model) is (factor is not None)
+        model.factor = 2.0
+        made = model.optimizer.variables
+        for variable in made() if callable(made) else made:
+            variable.assign(tf.cast(tf.fill(variable.shape, 0.5), variable.dtype))  # as a restore does
+        model.trainable_variables[0].assign(tf.ones([3, 1]))
+        ends.append(float(model.train_function(iter(data))["sum"]))
+        ends.append(float(model.trainable_variables[0].numpy()[0, 0]))
+    assert ends[:2] == ends[2:]
+    assert ends[0] == 6.0
+
+
 def test_the_weights_of_a_step_that_failed_between_its_updates_are_those_of_no_step(
     trained: tuple[Model, Atomic, Callable[[], Any]],
 ) -> None:

@@ -96,6 +96,29 @@ def test_a_model_of_other_shapes_than_the_checkpoint_ends_with_that_sentence(
     assert f"orch: {said}" in second.tasks[0].err
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        ["keras"],
+        ["tf_keras", "call", "legacy"],
+        pytest.param(["keras", "call"], marks=pytest.mark.long),  # without it "keras" stays
+        pytest.param(["tf_keras"], marks=pytest.mark.long),  # with legacy optimizers it stays
+    ],
+    ids=" ".join,
+)
+def test_optimizers_that_the_first_step_builds_are_restored(
+    gang: Callable[..., Gang], tmp_path: Path, model: list[str]
+) -> None:
+    env = environment(strategy="single", save_every_steps=3)
+    script = SCRIPTS / "gan.py"
+    whole = gang(script, *model, directories=seeded(tmp_path / "whole", 1, 1)[1], env=env)
+    first = gang(script, *model, "killed", directories=seeded(tmp_path, 1, 1)[1], env=env)
+    assert first.ended() == [9], first.tasks[0].err
+    second = gang(script, *model, directories=seeded(tmp_path, 2, 1)[1], env=env)
+    assert second.ended() == whole.ended() == [0], second.tasks[0].err
+    assert last_line(second.tasks[0].out) == last_line(whole.tasks[0].out)
+
+
 @pytest.mark.long
 def test_what_is_resumed_ends_as_what_was_never_interrupted(
     gang: Callable[..., Gang], tmp_path: Path

@@ -49,7 +49,7 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_optimizer(value: Any) -> bool:
     return any(
-        base.__name__ in ("BaseOptimizer", "Optimizer", "_BaseOptimizer")
+        base.__name__ in ("BaseOptimizer", "Optimizer", "_BaseOptimizer", "OptimizerV2")
         and base.__module__.partition(".")[0] in ("keras", "tf_keras")
         for base in type(value).__mro__
     )

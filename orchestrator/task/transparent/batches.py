@@ -7,7 +7,7 @@ import sys
 
 from orchestrator.task.transparent import step as steps
 from orchestrator.task.transparent.proof import Proof, Proofs, of_first_steps
-from orchestrator.task.transparent.replay import Course
+from orchestrator.task.transparent.replay import Course, graph_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,15 +100,13 @@ def _is_distributed(iterator: Any) -> bool:
 
 def _traced_first(function: Callable[[Any], Any], model: Any) -> Callable[[Any], Any]:
     """Trace the steps of a fit before the first one runs: then every variable is there, and can be restored."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    several = cells["multi_step_on_iterator"].cell_contents if "multi_step_on_iterator" in cells else None
-    traced = not hasattr(several, "get_concrete_function")
+    graph = graph_of(function)
 
     def trace(iterator: Any) -> None:
-        nonlocal traced
-        if not traced and _is_distributed(iterator) and several is not None:
-            several.get_concrete_function(iterator)
-            traced = True
+        nonlocal graph
+        if graph is not None and _is_distributed(iterator):
+            graph.get_concrete_function(iterator)
+            graph = None
         if Course.current is not None:
             Course.current.traced(model)
 

@@ -7,6 +7,7 @@ the position, in a file that is replaced when it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -99,11 +100,12 @@ def _setting(library: str, model: Any) -> Setting:
             """The setting for a script whose steps are those of its optimizer."""
 
             def prepare(self, model: Any, course: replay.Course) -> None:
-                # Without a strategy, Keras 3 builds model and optimizer only when the first step is traced.
-                example = course.example() if self.library == "keras" else None
-                if example is not None:
-                    with self.strategy.scope():
-                        model._symbolic_build(data_batch=example)
+                # Without a strategy, Keras 3 builds model and optimizer only when the first step is traced. Where
+                # that cannot be done now, it builds what it can: a step of the script's own may call it otherwise.
+                if course.trace(model) or self.library != "keras" or (example := course.example()) is None:
+                    return
+                with self.strategy.scope(), contextlib.suppress(Exception):
+                    model._symbolic_build(data_batch=example)
 
             def steps_of(self, model: Any) -> int:
                 counted = iterations_of(model)

@@ -1,8 +1,9 @@
 """Says what the callbacks of a fit have done when it is interrupted: for whole steps, and for whole callbacks.
 
 What a callback does at the beginning of a step that is then not done, or of an evaluation, is taken back: what it held
-before is kept. The end of a step, and that of an epoch, go through the callbacks one after the other. Where one of
-them fails, those before it are done, and after a restart the others follow; none is called twice.
+before is kept. Weights that it has changed are not handed over, as those that Keras's SwapEMAWeights has swapped.
+The end of a step, and that of an epoch, go through the callbacks one after the other. Where one of them fails, those
+before it are done, and after a restart the others follow; none is called twice.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import zlib
 
 from orchestrator.both import durable
-from orchestrator.task.transparent.atomic import of_tensorflow, own
+from orchestrator.task.transparent.atomic import NotAtomic, of_tensorflow, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +33,19 @@ STEP_END, EPOCH_END = "on_train_batch_end", "on_epoch_end"
 class Hooks:
     """Where the callbacks of one fit are."""
 
-    def __init__(self, memory: Memory, groups: Callable[[], dict[str, list[Any]]]) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        groups: Callable[[], dict[str, list[Any]]],
+        checksum: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """Take what returns a checksum of the weights, which takes time; None where nothing is handed over."""
         self.memory = memory
+        self._checksum = checksum
+        self._changing: list[str] = []
+        """The callbacks that may change weights in what they have begun."""
+        self._weights: int | None = None
+        """The checksum of the weights before, where there are such."""
         self._groups = groups
         """Returns the variables of the model and its optimizers, which may be made late."""
         self._rates: list[tuple[str, Any]] = []
@@ -45,16 +57,18 @@ class Hooks:
         self._rates_before: dict[str, Any] = {}
         self._hidden: dict[Any, Any] = {}
 
-    def may_be_taken_back(self, *, of_step: bool = False) -> None:
-        """Keep what the callbacks hold, before they begin what may not come to its end."""
+    def may_be_taken_back(self, *hooks: str, of_step: bool = False) -> None:
+        """Keep what the callbacks hold, before they begin what may not come to its end: a step, or these hooks."""
         if self._ending or (of_step and not self._at_step_begin):
             return
         self._before = self.memory.freeze(self._at_step_begin if of_step else None)
         self._rates_before = self._rates_now()
+        self._changing = self.memory.changing(*hooks)
+        self._weights = self._checksum() if self._changing else None
 
     def is_done(self) -> None:
         """Note that what had begun, or was ending, has ended."""
-        self._ending, self._before, self._rates_before = "", None, {}
+        self._ending, self._before, self._rates_before, self._weights = "", None, {}, None
 
     def has_tested(self) -> None:
         """Note that an evaluation has ended, which a callback may also make while a step or an epoch ends."""
@@ -66,7 +80,7 @@ class Hooks:
         self.is_done()
         self._done, self._logs = [], dict(logs or {}) if hook == EPOCH_END else {}
         if hook == EPOCH_END:
-            self.may_be_taken_back()
+            self.may_be_taken_back(EPOCH_END)
         self._ending = hook
 
     def passed(self, name: str, logs: Any = None) -> None:
@@ -76,15 +90,21 @@ class Hooks:
             self._logs = dict(logs or {})
             self._rates_before = self._rates_now()
             self._before = (self._before or {}) | self.memory.freeze(self.memory.protected)
+            if name in self._changing:
+                self._weights = self._checksum()
 
     def keep(self, position: Position, steps_told: int, stops: bool) -> dict[str, Any]:
         """Put into a position what the callbacks hold there. Return the arrays, and variables that are taken back.
+
+        Raises NotAtomic where a callback has changed the weights since, which are not taken back.
 
         Args:
             position: where the fit was interrupted.
             steps_told: how many steps of its epoch all callbacks were told of.
             stops: whether the fit is to end.
         """
+        if self._weights is not None and self._weights != self._checksum():
+            raise NotAtomic("a callback has changed the weights")
         before, rates = self._before, self._rates_before
         ending = self._ending
         if not ending and position.begun and position.batch == steps_told + 1:

@@ -89,6 +89,16 @@ class Memory:
             if any(hook in vars(callback) or _is_overridden(callback, hook) for hook in hooks)
         ]
 
+    def changing(self, *hooks: str) -> list[str]:
+        """Return which callbacks may change weights in one of these hooks: the script's, and those of Keras that do."""
+        kinds = {name: type(self.callbacks[name]) for name in self.implementing(*hooks)}
+        return [
+            name
+            for name, kind in kinds.items()
+            if kind.__name__ in ("LambdaCallback", "SwapEMAWeights")
+            or not (self._is_keras(kind) or kind.__module__.startswith("orchestrator."))
+        ]
+
     def freeze(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
         """Return what these callbacks hold now, all of them if not given, for `keep`."""
         return {

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import time
+import warnings
 
 from orchestrator.task.transparent.data import changes_when_read, rows_of
 
@@ -85,6 +87,28 @@ class Course:
     def example(self) -> Any:
         """Return symbols in the shape of a batch of Keras 3; None if the shape is unknown."""
         return _example(self._handler) if self._handler is not None else None
+
+    def trace(self, model: Any) -> bool:
+        """Trace the model's steps before any runs: then what they make, as optimizers of its own, can be restored.
+
+        The data's iterator is made in the graph of that trace alone, so nothing is read or drawn. The trace may fail
+        where the step reads what a callback sets when an epoch begins. What was made may have no value until the first
+        step or a restore gives it one. Return False unless the steps were traced.
+        """
+        import tensorflow as tf
+
+        data = getattr(self._handler, "_distributed_dataset", getattr(self._handler, "_dataset", None))
+        steps = graph_of(model.train_function)
+        if steps is None or data is None:
+            return False
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # in a graph, the options of distributed data are not known
+                tf.function(lambda: steps(iter(data)), autograph=False).get_concrete_function()
+        except Exception:
+            model.make_train_function(force=True)  # a graph whose trace failed is not whole
+            return False
+        return True
 
     def leap(self, epoch: int, batch: int) -> None:
         """Continue at this epoch and batch when Keras next iterates over the data."""
@@ -401,6 +425,14 @@ def install_keras2(model: Any, data_handler: Any) -> None:
     data_handler.__init__ = __init__
     data_handler.enumerate_epochs = enumerate_from_course
     model._maybe_load_initial_counters_from_ckpt = initial_counters
+
+
+def graph_of(function: Any) -> Any:
+    """Return the `tf.function` that a Keras makes of its steps, within this function; None where it makes none."""
+    function = inspect.unwrap(function, stop=lambda each: hasattr(each, "get_concrete_function"))
+    if not hasattr(function, "get_concrete_function") and inspect.isfunction(function):
+        function = inspect.getclosurevars(function).nonlocals.get("multi_step_on_iterator")
+    return function if hasattr(function, "get_concrete_function") else None
 
 
 def is_traceable(model: Any) -> bool:

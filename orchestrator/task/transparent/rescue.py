@@ -175,6 +175,11 @@ class Rescue:
             mine = _values(atomic, {"metrics": metrics})
             self._metrics = {**mine, **of_all(model.distribute_strategy, model)}
 
+    def checksum(self, model: Any) -> int | None:
+        """Return the CRC-32 of a model's weights; None where they are not handed over."""
+        atomic = self._atomics.get(model)
+        return None if atomic is None or atomic.refusal is not None else atomic.checksum()
+
     # --- the order ------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
@@ -301,15 +306,15 @@ class Rescue:
         done = atomic.steps() - counted
         position.batch += done
         position.steps += done
+        keep(position)  # what must not be handed over must not be compared with others' either
 
         def write() -> None:
-            arrays = keep(position)
             values = {
                 backup.STEPS: position.steps,
                 **_values(atomic, setting.groups_of(model)),
                 **self._metrics,
             }
-            values.update(arrays)
+            values.update(keep(position))  # the callback that goes on may have changed the weights meanwhile
             backup.write(backup.rescued(backup.folder(root, position.fit), self._task), values, position)
 
         return position.steps, write

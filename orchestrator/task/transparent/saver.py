@@ -106,7 +106,7 @@ class Saver:
                 saver._know(self.model)
 
             def on_epoch_begin(self, *_: Any, **_logs: Any) -> None:
-                saver.hooks.may_be_taken_back()
+                saver.hooks.may_be_taken_back("on_epoch_begin")
 
             def on_train_batch_begin(self, *_: Any, **_logs: Any) -> None:
                 saver.hooks.may_be_taken_back(of_step=True)
@@ -115,7 +115,7 @@ class Saver:
                 saver.hooks.ends(STEP_END, logs)
 
             def on_test_begin(self, *_: Any, **_logs: Any) -> None:
-                saver.hooks.may_be_taken_back()
+                saver.hooks.may_be_taken_back("on_test_begin", "on_test_end")
 
             def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
                 unfinished, saver._unfinished = saver._unfinished, None
@@ -184,7 +184,8 @@ class Saver:
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
         self._memory = Memory(self.others, self._setting.library, self._setting.report)
-        self.hooks = Hooks(self._memory, functools.partial(self._setting.groups_of, model))
+        groups, rescue = functools.partial(self._setting.groups_of, model), self._setting.rescue
+        self.hooks = Hooks(self._memory, groups, lambda: rescue.checksum(model) if rescue else None)
         names = float(zlib.crc32(repr(sorted(self._memory.callbacks)).encode()))
         self._differ = len({row[0] for row in rows_of_workers(self._setting.strategy, [names])}) > 1
         with self._restoring():

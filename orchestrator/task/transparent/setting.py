@@ -85,6 +85,8 @@ class Setting:
 
     def prepare(self, model: Any, course: Course) -> None:
         """Build the variables that are to be restored, as far as possible."""
+        if not self.restores_late:
+            course.trace(model)
 
     def proved_before(self) -> set[tuple[float, ...]]:
         """Return of which fits a step was proved before the restart, with as many replicas as there are."""

@@ -12,6 +12,7 @@ import pytest
 from orchestrator import runtime
 from orchestrator.task import this_task
 from orchestrator.task.link import Link
+from orchestrator.task.transparent.atomic import NotAtomic
 from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Comparison, Hooks, said_apart, trim
 from orchestrator.task.transparent.protected import Held, packed, unpacked
@@ -130,8 +131,8 @@ class Fit:
     """Callbacks that are called as Keras does, up to a failure."""
 
     def __init__(self, *callbacks: Any) -> None:
-        self.rate, self.callbacks = Variable(), callbacks
-        self.hooks = Hooks(memory(*callbacks), lambda: {"optimizer": [self.rate]})
+        self.rate, self.callbacks, self.weights = Variable(), callbacks, 1
+        self.hooks = Hooks(memory(*callbacks), lambda: {"optimizer": [self.rate]}, lambda: self.weights)
         self.steps = 0
 
     def step(self, told: int | None = None) -> None:
@@ -214,6 +215,53 @@ def test_the_end_of_an_epoch_goes_on_behind_the_last_callback_that_was_told_of_i
     assert logs["rate"] == 0.1, "History, which comes last, keeps it"
     again.callbacks[0].on_epoch_end(1, {"loss": 0.25})
     assert again.callbacks[0].epochs == 2, "of the next epoch it is told"
+
+
+class SwapEMAWeights(Callback):
+    """Swaps the weights, as Keras's does."""
+
+    def on_test_begin(self) -> None: ...
+
+
+class History(Callback):
+    """One of Keras's that changes no weights."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
+
+
+SwapEMAWeights.__module__ = History.__module__ = "keras.src.callbacks"
+
+
+def test_weights_that_a_callback_has_changed_outside_of_a_step_are_not_handed_over() -> None:
+    fit = Fit(SwapEMAWeights(), Counts())
+    for hook in ("on_test_begin", EPOCH_END):
+        fit.hooks.ends(hook, {}) if hook == EPOCH_END else fit.hooks.may_be_taken_back(hook)
+        fit.interrupted(1, 1)
+        fit.weights += 1
+        with pytest.raises(NotAtomic, match="a callback has changed the weights"):
+            fit.interrupted(1, 1)
+        fit.hooks.is_done()
+        fit.interrupted(1, 1)
+    fit.hooks.ends(EPOCH_END, {})
+    fit.weights += 1
+    fit.hooks.passed("Counts 0", {})  # it changed them, and is told once
+    fit.interrupted(1, 1)
+
+
+def test_no_checksum_is_paid_for_callbacks_that_change_no_weights() -> None:
+    def checksum() -> int:
+        raise AssertionError("it takes time")
+
+    hooks = Hooks(memory(History(), Counts()), dict, checksum)
+    hooks.may_be_taken_back("on_test_begin", "on_test_end")
+    hooks.may_be_taken_back("on_epoch_begin")
+    hooks.may_be_taken_back(of_step=True)
+    hooks.ends(STEP_END, {})
+    hooks.passed("Counts 0")
+    hooks.is_done()
+    hooks.memory.callbacks.pop("Counts 0")
+    hooks.ends(EPOCH_END, {})
+    hooks.passed("History 0")
 
 
 def test_a_long_list_that_grows_is_taken_back_too() -> None:

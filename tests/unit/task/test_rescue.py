@@ -344,6 +344,24 @@ def test_of_several_survivors_each_says_what_it_holds_and_writes_only_when_it_is
     assert task.told["step"] == 127
 
 
+def test_what_is_not_handed_over_is_not_compared_with_what_others_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = World(tmp_path, "worker:1")
+    monkeypatch.setenv("ORCH_RESCUE_DIR", str(task.shared))
+
+    def keep(_: Position) -> dict[str, Any]:
+        raise NotAtomic("a callback has changed the weights")
+
+    mark = Position(1, 0, 120)
+    assert task.fit(compare=True, meanwhile=lambda _: task.rescue.mark(task.model, mark, keep)) == "ended"
+    assert task.why == "a callback has changed the weights"
+    assert not [line for line in task.said if "holds" in line], "they would seem to have diverged"
+    assert task.rescue.checksum(task.model) == 77
+    task.atomic.refusal = "no step has been traced"
+    assert task.rescue.checksum(task.model) is None
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -491,6 +509,37 @@ def test_a_fit_that_goes_on_within_an_epoch_can_be_handed_over_from_there(
     assert marks == [(1, 7, 27), (2, 0, 40)]
     assert len(kept) == 1
     assert kept[0] is metrics
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_test_begin", "on_test_end", "on_epoch_end"])
+def test_a_fit_hands_over_no_weights_that_a_callback_changes_outside_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    base = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, "keras.src.callbacks", SimpleNamespace(Callback=base))
+    task = World(tmp_path, "worker:1")
+    setting: Any = SimpleNamespace(
+        library="keras",
+        strategy=SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=1),
+        report=lambda *_: None,
+        rescue=task.rescue,
+        shrink=SimpleNamespace(begin=lambda _: None),
+        groups_of=lambda _: {},
+        count_steps=lambda: 7,
+        checkpoint_dir=None,
+    )
+    saver = Saver(setting, Course(0), {"epochs": 3})
+    saver.others = [type("Swaps", (base,), {hook: lambda *_: None})()]
+    first, *_, last = saver.callbacks(saver.others)
+    saver._begin(task.model, {})
+    begins = getattr(first, hook.replace("test_end", "test_begin"))
+    begins(1)
+    saver.hooks.keep(Position(1, 0), 0, False)
+    monkeypatch.setattr(task.atomic, "checksum", lambda: 78)
+    with pytest.raises(NotAtomic, match="a callback has changed the weights"):
+        saver.hooks.keep(Position(1, 0), 0, False)
+    last.on_test_end() if "test" in hook else saver.hooks.is_done()
+    saver.hooks.keep(Position(1, 0), 0, False)
 
 
 @pytest.mark.parametrize(("batches", "is_over"), [(7, True), (None, True), (9, False)])

@@ -228,6 +228,7 @@ class Batch:
 
     def _follow(self, run_id: str) -> dict[str, Any]:
         """Keep a coordinator running until the run has ended, and its `outputs` are fetched."""
+        waits = False
         while True:
             self._ensure_coordinator()
             with contextlib.suppress(OrchestratorError):
@@ -238,6 +239,9 @@ class Batch:
                 )
                 if ended is not None and not is_being_fetched(ended):
                     return dict(ended)
+                if ended is not None and not waits:
+                    waits = True
+                    say(f"{run_id} has ended, and the job stays until its `outputs` are fetched")
             with contextlib.suppress(queue.Empty):
                 name, message = self.says.get(timeout=_POLL_S)
                 if "leaving" in message:

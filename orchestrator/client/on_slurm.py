@@ -90,8 +90,9 @@ def wait_for_nodes(own_job: job.Job, environment: Environment) -> str:
     """Wait until the job has begun its run, and report what it waits for. Return the run's id."""
     for why in job.watch(own_job):
         environment.say(f"job {own_job.id} waits for its nodes: {why}")
+    told = ""
     while True:
-        with contextlib.suppress(commands.SlurmFailed):  # it is asked again
+        try:
             ended = job.end_of(own_job)
             run_id = job.run_of(own_job, environment.paths.state_dir)
             if run_id is not None:
@@ -101,6 +102,10 @@ def wait_for_nodes(own_job: job.Job, environment: Environment) -> str:
                     f"job {own_job.id} has ended ({ended}) before the run began",
                     hint=f"its log: {environment.paths.state_dir}/batch.log",
                 )
+        except commands.SlurmFailed as e:
+            if e.message != told:
+                told = e.message
+                environment.say(f"{told}; it is asked again")
         environment.pause(_POLL_S)
 
 

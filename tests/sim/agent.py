@@ -260,12 +260,11 @@ class Agent(FileOrders):
         for gpu in self._gpus.get(run, []):
             other = self.machine.lessee(gpu)
             lives = any(record.lives for key, record in self.machine.records.items() if key[0] == other)
-            mine = self.leased.get(gpu)
             if other == run and any(
                 gpu in agent.leased for agent in self.machine.agents if agent is not self
             ):
                 continue  # the kernel gives it to one process: the run has it by the agent of another coordinator
-            if other in (None, run) or (mine == other and not lives):
+            if other in (None, run) or (self.leased.get(gpu) == other and not lives):
                 self.leased[gpu] = run
             else:
                 lacking.append(gpu)

@@ -170,6 +170,7 @@ class Coordinator:
             self._effects.post(_COPY, run_id, partial(plan_copies.remove, self.paths, run_id))
         self._effects.post("remove code that no run needs", "", self._tidy_code)
         self._effects.post("measure the records", "", self._measure_records)
+        fetching = Crew()
         for run in self.loop.runs.values():
             if run.phase.is_terminal:
                 self._messenger.ended(run.run_id)
@@ -180,7 +181,7 @@ class Coordinator:
                 self._left_files.await_end(run.run_id)
                 self._look_after_gone(run)
             else:
-                self._left_files.resume(run, self._executor.lease, Crew().do)
+                self._left_files.resume(run, self._executor.lease, fetching.do)
         self._effects.start()
         self._historian.start()
         self._messenger.start()

@@ -120,7 +120,7 @@ def test_it_waits_for_the_run_of_its_own_job_and_of_its_present_start(desk: Desk
     begin()
     desk.on_pause = begin
     assert on_slurm.wait_for_nodes(own, desk) == "t-own"
-    assert desk.said.count(away) == 1
+    assert desk.said.count(away) == 2, "once each time that it is away"
     for said, state in (("JobState=FAILED", "FAILED"), ("Invalid job id specified", "unknown to Slurm")):
         cluster.says(said)
         with pytest.raises(

@@ -221,13 +221,14 @@ def test_a_job_without_a_plan_says_so(
 
 
 def test_the_job_stays_until_outputs_are_fetched(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def outputs(*, pending: bool, directory: str | None) -> dict[str, Any]:
         return SUCCEEDED | {"outputs": {"pending": pending, "directory": directory}}
 
     coming, there = (outputs(pending=pending, directory="/w/t-outputs") for pending in (True, False))
     assert job.run(monkeypatch, coming, coming, there) == 0
+    assert capsys.readouterr().out.count("the job stays until its `outputs` are fetched") == 1
     [known] = json.loads((tmp_path / "status.json").read_text())["runs"]
     assert known["outputs"] == there["outputs"]
     assert not batch.is_being_fetched(outputs(pending=True, directory=None)), "nobody has asked for them"

@@ -648,8 +648,13 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Pa
     assert os.listdir(directory)
 
 
-def keras2_handler() -> Any:
-    """Return the part of tf_keras's DataHandler that iterates, as it is patched: three epochs of three steps."""
+def keras2_handler(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Return the part of tf_keras's DataHandler that iterates, as it is patched, and what makes figures numbers.
+
+    It has three epochs of three steps.
+    """
+    utils: Any = SimpleNamespace(sync_to_numpy_or_python_type=lambda logs: logs)
+    monkeypatch.setitem(sys.modules, "tf_keras.src.utils.tf_utils", utils)
 
     class DataHandler:
         _epochs, inferred_steps, _insufficient_data = 3, 3, False
@@ -663,7 +668,7 @@ def keras2_handler() -> Any:
 
     fakes: Any = {"_maybe_load_initial_counters_from_ckpt": None}
     transparent_replay.install_keras2(type("Model", (), fakes), DataHandler)
-    return DataHandler
+    return DataHandler, utils
 
 
 class TensorLikeDataAdapter:
@@ -676,15 +681,13 @@ class TensorLikeDataAdapter:
 def test_the_epochs_that_are_done_are_not_read_again_where_the_data_lies_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    utils: Any = SimpleNamespace(sync_to_numpy_or_python_type=lambda logs: logs)
-    monkeypatch.setitem(sys.modules, "tf_keras.src.utils.tf_utils", utils)
     read: list[int] = []
 
     class Data:
         def __iter__(self) -> Any:
             return (read.append(batch) or batch for batch in range(3))  # type: ignore[func-returns-value]
 
-    handler_class = keras2_handler()
+    handler_class, _ = keras2_handler(monkeypatch)
     with Course(0) as course:
         handler = handler_class(Data(), TensorLikeDataAdapter())
         course.leap(2, 1)
@@ -697,11 +700,9 @@ def test_tf_keras_traces_an_epoch_of_which_no_batch_is_left_and_is_given_its_fig
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its metrics are made by the trace, and its fit refuses an epoch without any figures."""
-    utils: Any = SimpleNamespace(sync_to_numpy_or_python_type=lambda logs: logs)
-    monkeypatch.setitem(sys.modules, "tf_keras.src.utils.tf_utils", utils)
     traced: list[Any] = []
     read = iter(range(9))
-    handler_class = keras2_handler()
+    handler_class, utils = keras2_handler(monkeypatch)
     with Course(0) as course:
         handler = handler_class(read, SimpleNamespace(should_recreate_iterator=lambda: False))
         handler._model = SimpleNamespace(train_function=SimpleNamespace(get_concrete_function=traced.append))

@@ -121,4 +121,6 @@ def _training(
 
 if __name__ == "__main__":
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 150
-    sys.exit(work(number) if "TF_CONFIG" in os.environ else main(number))
+    if "TF_CONFIG" not in os.environ:
+        sys.exit(main(number))
+    work(number)

@@ -28,7 +28,7 @@ from orchestrator.head.node.paths import Paths
 from orchestrator.head.records import run_series
 from orchestrator.head.records.accounts import Accounts
 from orchestrator.head.records.history import History
-from orchestrator.page import server
+from orchestrator.page import server, serving
 from orchestrator.page.feed import Calm, difference, steady, viewer_document
 from orchestrator.page.guard import Keys
 from orchestrator.page.source import Source
@@ -190,7 +190,7 @@ class Served:
         self.port = self.listener.getsockname()[1]
         self.keys = Keys(self.port, PageAccess(source.paths.state_dir))
         app = server.application(source, self.keys, actions=False, opened=lambda: None, poll_s=poll_s)
-        self._server = server.server(app)
+        self._server = serving.server(app)
         self._thread = threading.Thread(target=self._server.run, args=([self.listener],), daemon=True)
         self._thread.start()
 

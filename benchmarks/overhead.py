@@ -31,7 +31,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
@@ -83,7 +83,7 @@ class Size:
 SIZES = (Size(5, 64, 500, 24, 3), Size(50, 1500, 20, 4, 1), Size(500, 16000, 4, 1, 0))
 """A block takes between an eighth and half of a second."""
 
-SHARES = {
+SHARES: dict[str, dict[str, Any]] = {
     "heartbeats": {"timing": {"heartbeat": "60s", "unreachable_after": "200s", "lost_after": "300s"}},
     "progress callbacks": {"runtime": False},
     "log reading": {},
@@ -265,7 +265,7 @@ def _share(orch: Trainer, others: dict[str, Trainer], size: Size) -> dict[str, f
 
 def _over(pairs: Sequence[tuple[Block, Block]], what: str) -> float:
     """Return by how many percent the second ones took more than the first ones."""
-    first, second = (sum(getattr(pair[index], what) for pair in pairs) for index in (0, 1))
+    first, second = (float(sum(getattr(pair[index], what) for pair in pairs)) for index in (0, 1))
     return (second / first - 1) * 100
 
 
@@ -279,7 +279,7 @@ def _is_known(samples: Sequence[float], limit: float) -> bool:
 
 def _half_width(samples: Sequence[float]) -> float:
     """Return half the width of the 95 % interval of their mean."""
-    return T_95.get(len(samples), 2.0) * stdev(samples) / len(samples) ** 0.5
+    return T_95.get(len(samples), 2.0) * stdev(samples) / sqrt(len(samples))
 
 
 def _figure(

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks import scaling_page as page
 from benchmarks.environment import as_users_have_it
@@ -89,7 +90,7 @@ def _rate(said: str) -> tuple[float, float]:
 
 def _under_orch(cluster: Cluster, strategy: str, replicas: int, args: list[str]) -> str:
     alone = strategy == "mirrored"
-    cpus = {"replicas_on_cpu": replicas} if alone and replicas > 1 else {}
+    cpus: dict[str, Any] = {"replicas_on_cpu": replicas} if alone and replicas > 1 else {}
     tasks = 1 if alone else replicas
     spec = cluster.spec(
         *args,

@@ -149,7 +149,6 @@ class Agent:
             "gpus_why": None,
             "unkillable": [],
             "gpus_in_use": [],
-            "disk_free_bytes": 1 << 40,
             "own_name": {"name": self._name, "address": "10.0.0.1", "why": None},
         }
 

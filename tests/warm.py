@@ -178,6 +178,8 @@ coordinators_are_forks({parent!r})
 from orchestrator.cli.main import main
 main()
 """
+STARTS_ALONE = "ORCH_TEST_COLD"
+"""The variable with which no command is a fork: who measures wants what users have."""
 READ_BY_PYTHON = re.compile(r"PYTHON.*|LC_.*|LANG.*|LD_.*|MALLOC_.*|PATH")
 """Variables that Python reads when it starts. With others than ours a command gets a start of its own."""
 
@@ -188,7 +190,7 @@ def command(*arguments: str, env: dict[str, str], timeout: float) -> subprocess.
     A coordinator that it starts is another fork of that process.
     """
     orch = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
-    if _for_python(env) != _for_python(os.environ):
+    if STARTS_ALONE in os.environ or _for_python(env) != _for_python(os.environ):
         return subprocess.run(orch, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     parent = _commands()
     process = parent.fork(COMMAND.format(parent=parent.name), *arguments, env=env)
@@ -234,7 +236,7 @@ class Forked:
         self.stdout, self.stderr = stdout, stderr
         self.returncode: int | None = None
         self._told = told
-        self._read = {"stdout": "", "stderr": ""}
+        self._read: dict[str, list[str]] = {"stdout": [], "stderr": []}
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
@@ -271,13 +273,12 @@ class Forked:
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         self.wait(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
-        return self._read["stdout"], self._read["stderr"]
+        return "".join(self._read["stdout"]), "".join(self._read["stderr"])
 
     def _read_all(self, name: str) -> None:
         file: IO[str] = getattr(self, name)
         with contextlib.suppress(ValueError, OSError):  # closed meanwhile
-            for line in file:
-                self._read[name] += line
+            self._read[name].extend(file)
 
     def _code(self, timeout: float | None) -> int | None:
         if self.returncode is None:

@@ -434,25 +434,64 @@ def who_else_writes(path: str, group: str | None = None) -> str | None:
     return who
 
 
+_ACL_OWNER, _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 1, 2, 4, 8, 16, 32
+_ACL_WRITE = 2
+
+
 def _writes(tree: Tree, ours: set[int], shared: int | None, name: str | None = None) -> str | None:
-    """Return who else may write into a directory, or may rename `name` there. Who owns one of the group is added."""
+    """Return who else may write into a directory, or may rename `name` there. Who owns one of the group is added.
+
+    Of the directory itself, its default access list counts too: it is that of what is made there, whatever the umask.
+    """
     status = tree.stat()
-    users, groups = _writers(tree, status)
-    if name is not None and status.st_mode & stat.S_ISVTX:
-        users, groups = (
-            [status.st_uid, *([tree.stat(name).st_uid] if tree.kind(name) == stat.S_IFLNK else [])],
-            [],
-        )
-    elif status.st_mode & stat.S_IWOTH:
-        return "everybody"
     if status.st_gid == shared:
         ours.add(status.st_uid)
-    for number in groups:
-        if number != shared and not _is_private(number, status.st_uid):
-            return f"the group {_group_name(number)}"
-    for number in users:
-        if number not in ours:
-            return f"{'its owner' if number == status.st_uid else 'the user'} {_user_name(number)}"
+    if name is not None and status.st_mode & stat.S_ISVTX:
+        writing = [(_ACL_OWNER, 0)]
+        if tree.kind(name) == stat.S_IFLNK:
+            writing.append((_ACL_USER, tree.stat(name).st_uid))
+    else:
+        writing = _listed(tree, "access") or [
+            (_ACL_OWNER, 0),
+            *([(_ACL_GROUP_OBJ, 0)] if status.st_mode & stat.S_IWGRP else []),
+            *([(_ACL_OTHER, 0)] if status.st_mode & stat.S_IWOTH else []),
+        ]
+    who = _stranger(writing, status.st_uid, status.st_gid, ours, shared)
+    if who is None and name is None and status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+        group = status.st_gid if status.st_mode & stat.S_ISGID else os.getegid()
+        who = _stranger(_listed(tree, "default"), os.geteuid(), group, ours, shared)
+        who = who and f"{who} (by the default access list)"
+    return who
+
+
+def _listed(tree: Tree, kind: str) -> list[tuple[int, int]]:
+    """Return (tag, number) of the owner, and of each entry of an access list that may write; none without a list."""
+    try:
+        acl = os.getxattr(as_path(tree.descriptor), f"system.posix_acl_{kind}")
+    except OSError:
+        return []
+    entries = list(struct.iter_unpack("<HHI", acl[4:]))
+    mask = next((rights for tag, rights, _ in entries if tag == _ACL_MASK), _ACL_WRITE)
+    return [(_ACL_OWNER, 0)] + [
+        (tag, number)
+        for tag, rights, number in entries
+        if tag != _ACL_MASK and rights & _ACL_WRITE & (_ACL_WRITE if tag == _ACL_OTHER else mask)
+    ]
+
+
+def _stranger(
+    writing: list[tuple[int, int]], owner: int, group: int, ours: set[int], shared: int | None
+) -> str | None:
+    """Return the one of the most general entry that is neither ours nor the shared group; None: nobody."""
+    for tag, number in sorted(writing, reverse=True):
+        who = {_ACL_OWNER: owner, _ACL_GROUP_OBJ: group}.get(tag, number)
+        if tag == _ACL_OTHER:
+            return "everybody"
+        if tag in (_ACL_GROUP, _ACL_GROUP_OBJ):
+            if who != shared and not _is_private(who, owner):
+                return f"the group {_group_name(who)}"
+        elif who not in ours:
+            return f"{'its owner' if who == owner else 'the user'} {_user_name(who)}"
     return None
 
 
@@ -467,24 +506,6 @@ def _way_to(path: str) -> Iterator[tuple[str, str]]:
                 waiting.append(os.path.normpath(os.path.join(os.path.realpath(folder), os.readlink(whole))))
                 links += 1
             whole = folder
-
-
-_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK, _ACL_WRITE = 0x02, 0x04, 0x08, 0x10, 0x02
-
-
-def _writers(tree: Tree, status: os.stat_result) -> tuple[list[int], list[int]]:
-    """Return (users, groups) that may write, the owner first. With an access list, the mode tells only its mask."""
-    users, groups = [status.st_uid], [status.st_gid] if status.st_mode & stat.S_IWGRP else []
-    try:
-        acl = os.getxattr(as_path(tree.descriptor), "system.posix_acl_access")
-    except OSError:
-        return users, groups
-    entries = list(struct.iter_unpack("<HHI", acl[4:]))
-    mask = next((rights for tag, rights, _ in entries if tag == _ACL_MASK), _ACL_WRITE)
-    writing = [(tag, number) for tag, rights, number in entries if rights & mask & _ACL_WRITE]
-    users += [number for tag, number in writing if tag == _ACL_USER]
-    groups = [number for tag, number in writing if tag == _ACL_GROUP]
-    return users, groups + [status.st_gid for tag, _ in writing if tag == _ACL_GROUP_OBJ]
 
 
 def _is_private(group: int, owner: int) -> bool:

@@ -35,8 +35,9 @@ MARKER = newest.MARKER
 PREFIX = "gen-"
 
 SHARED_HINT = (
-    "`chmod go-w` it, and `chown` it if it is not yours; or name the one group that shares it: "
-    "`checkpoint: {group: NAME}`, after `chgrp NAME` and `chmod 2770`; a directory above it may have `chmod +t` instead"
+    "`chmod go-w` it, `chown` it if it is not yours, and `setfacl -k` it if it has a default access list; or name the "
+    "one group that shares it: `checkpoint: {group: NAME}`, after `chgrp NAME` and `chmod 2770`; a directory above it "
+    "may have `chmod +t` instead"
 )
 
 LOCK_S = 300.0

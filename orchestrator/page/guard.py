@@ -106,16 +106,22 @@ class Keys:
         self._bearer = bearer
         self.cookie_name = f"orch-{port}"
         self.access = access
+        # When this server has ended, another user's may be given what browsers send to its port.
+        self._start = secrets.token_hex(16)
+
+    def derived(self, viewer: Viewer, what: str) -> str:
+        """Return the cookie or the key of a viewer, which are of this server only."""
+        return viewer.derived(f"{what} {self._start}")
 
     def welcome(self, viewer: Viewer, base: Base, host: str) -> Response:
         """Send a browser that has shown its token to the page, with cookie and key."""
         # A browser sends a fragment to no server, so it is in no log. A page sends it there, and not a redirect: at
         # the end of one, a browser that came from a file would not show our cookie.
-        response = HTMLResponse(forwarding(f"./#key={viewer.derived('key')}"))
+        response = HTMLResponse(forwarding(f"./#key={self.derived(viewer, 'key')}"))
         is_proxied = bool(base.origin) and host.lower() == base.host
         response.set_cookie(
             self.cookie_name,
-            viewer.derived("cookie"),
+            self.derived(viewer, "cookie"),
             httponly=True,
             samesite="strict",
             path=(is_proxied and base.path) or "/",
@@ -129,7 +135,7 @@ class Keys:
         given = [value for name, _, value in pairs if name == self.cookie_name]
         viewers = self.access.viewers()
         return next(
-            (one for one in viewers if any(same(each, one.derived("cookie")) for each in given)), None
+            (one for one in viewers if any(same(each, self.derived(one, "cookie")) for each in given)), None
         )
 
     def has_bearer(self, headers: Headers) -> bool:
@@ -235,7 +241,7 @@ class Guard:
         if path.startswith("/v1/") or path == METRICS:
             if site != "same-origin":
                 return _refused(403, "another site may not ask here")
-            if not same(headers.get(KEY_HEADER, ""), viewer.derived("key")):
+            if not same(headers.get(KEY_HEADER, ""), self._keys.derived(viewer, "key")):
                 return _refused(401, _NO_WAY_IN)
             if method == "POST" and origin is None:
                 return _refused(403, "an action names its origin")

@@ -362,7 +362,7 @@ storage.owner error
 storage.others error checkpoint-shared
   others than the run's user may write into the checkpoint directory
   they could decide what the training resumes from, or remove all that it has learned
-  `chmod go-w` it, and `chown` it if it is not yours; or name its group: `checkpoint: {group: NAME}`
+  `chmod go-w` it, `chown` it if not yours, `setfacl -k` a default list; or name its group: `checkpoint: {group: NAME}`
 
 storage.writers fine
   who may write into the checkpoint directory

@@ -70,6 +70,8 @@ class Survey:
     """Those of which nothing is pushed."""
     gone: tuple[str, ...] = ()
     """What was removed while the tree was listed."""
+    foreign: tuple[str, ...] = ()
+    """The repositories of other users, which git was not asked about."""
 
     @property
     def total_bytes(self) -> int:
@@ -127,6 +129,11 @@ class Survey:
             )
         if nothing := [path for path, why, _ in self.left_out if why == "nothing"]:
             lines.append(f"left out links to nothing: {listed(nothing)}")
+        if self.foreign:
+            lines.append(
+                f"repositories of other users: {listed(self.foreign)}: git was not asked what it tracks there, "
+                "and their rules count only for a working directory of the same user"
+            )
         return lines
 
     def _largest(self) -> str:
@@ -171,6 +178,7 @@ def survey(workdir: str, withheld: Collection[str] = ()) -> Survey:
         tuple(sorted(walk.links.items())),
         tuple(sorted(walk.bare)),
         tuple(walk.gone),
+        tuple(sorted(walk.foreign)),
     )
 
 
@@ -277,6 +285,7 @@ class _Walk:
     def __init__(self, root: str, withheld: Collection[str]) -> None:
         self._root = root
         self._rules = Rules(root)
+        self.foreign = self._rules.foreign
         self._withheld = {os.path.join(root, path) for path in withheld}
         self._pushed = {""}  # the paths of files and directories
         self._to_follow: list[tuple[_TreeEntry, str, tuple[str, ...]]] = []

@@ -2,14 +2,14 @@
 
 `.gitignore` and `.orchignore` are read as git reads .gitignore: a file that git tracks is pushed although a rule names
 it, and a submodule has its own rules only. `.orchignore` lies at the top and takes precedence: `!name` in it pushes a
-file that any other rule leaves out.
+file that any other rule leaves out. A repository of another user of this machine counts only where that user owns the
+working directory too, and git is never started on it.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
@@ -79,8 +79,9 @@ _LINE_BYTES = 200
 
 
 _GIT_S = 20.0
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", "ls-files", "-z", "--cached")
-"""Lists what is tracked. It runs no program that the configuration of somebody's repository names."""
+_GIT = ("git", "-c", "core.fsmonitor=false")
+_NO_FETCH = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
+"""So git runs no program that the configuration of a repository names: no monitor, and no fetch of what is missing."""
 
 
 class Rules:
@@ -89,7 +90,11 @@ class Rules:
     def __init__(self, root: str) -> None:
         self._root = root
         self._asked = _read(os.path.join(root, ORCH_FILE), ORCH_FILE)
-        self._above = list(_above(root))
+        self.foreign: set[str] = set()
+        """The repositories of other users that were met."""
+        top = _top(root)
+        self._top = top if self._is_of_us(top, root) else ""
+        self._above = _above(root, self._top)
         self._within: dict[str, _Patterns | None] = {}  # by directory
         self._repositories: dict[str, bool] = {}  # by directory
         self._tracked: dict[str, frozenset[str]] = {}  # by repository
@@ -152,9 +157,22 @@ class Rules:
 
     def _is_repository(self, directory: str) -> bool:
         if directory not in self._repositories:
-            git = os.path.join(self._root, directory, ".git")
-            self._repositories[directory] = bool(directory) and os.path.exists(git)
+            here = os.path.join(self._root, directory)
+            self._repositories[directory] = bool(directory) and self._is_of_us(here, self._root)
         return self._repositories[directory]
+
+    def _is_of_us(self, directory: str, *owned: str) -> bool:
+        """Return whether there is a repository that is ours or root's, or belongs to an owner of `owned`."""
+        git = os.path.join(directory, ".git")
+        try:
+            owners = {os.stat(directory).st_uid, os.lstat(git).st_uid, os.stat(git).st_uid}
+            ours = {0, os.geteuid(), *(os.stat(path).st_uid for path in owned)}
+        except OSError:
+            return False  # there is none
+        if owners <= ours:
+            return True
+        self.foreign.add(directory)
+        return False
 
     def _repository(self, directory: str) -> str:
         """Return the nearest directory, from here up to the top of the tree, that is a repository of its own."""
@@ -166,11 +184,12 @@ class Rules:
         """Return the paths that git tracks, and the directories above them; none without git or a repository."""
         if repository not in self._tracked:
             here = os.path.join(self._root, repository)
-            is_one = bool(repository) or os.path.exists(os.path.join(here, ".git")) or bool(self._above)
+            top = here if repository else self._top
+            git = (*_GIT, f"--git-dir={top}/.git", f"--work-tree={top}", "ls-files", "-z", "--cached")
             environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
             try:
-                listed = is_one and subprocess.run(
-                    _GIT, cwd=here, env=environ, capture_output=True, timeout=_GIT_S, check=True
+                listed = self._is_of_us(top) and subprocess.run(
+                    git, cwd=here, env=environ | _NO_FETCH, capture_output=True, timeout=_GIT_S, check=True
                 )
             except (OSError, subprocess.SubprocessError):
                 listed = False
@@ -249,21 +268,26 @@ def _matched(patterns: _Patterns | None, path: str, is_directory: bool) -> tuple
     return found.include, f"{patterns.shown}:{patterns.lines[found.index]}"
 
 
-def _above(root: str) -> Iterator[tuple[str, _Patterns | None]]:
-    """Yield the .gitignore files above the tree, the nearest first, where it lies within a repository of git.
+def _top(directory: str) -> str:
+    """Return the nearest directory, from here upwards, that is a repository of git; empty if none is."""
+    while not os.path.exists(os.path.join(directory, ".git")):
+        directory, below = os.path.dirname(directory), directory
+        if directory == below:
+            return ""
+    return directory
+
+
+def _above(root: str, top: str) -> list[tuple[str, _Patterns | None]]:
+    """Return the .gitignore files above the tree and up to the top of its repository, the nearest first.
 
     Each comes with the path that leads from its directory down to the tree.
     """
-    files, down, here = [], "", root
-    while not os.path.exists(os.path.join(here, ".git")):
-        above, name = os.path.split(here)
-        if above == here:
-            return
-        down = f"{name}/{down}" if down else name
-        here = above
-        files.append((down, os.path.join(here, GIT_FILE)))
-    for down, file in files:
-        yield down, _read(file, file)
+    files, here = [], root
+    while top and here != top:
+        here = os.path.dirname(here)
+        file = os.path.join(here, GIT_FILE)
+        files.append((os.path.relpath(root, here), _read(file, file)))
+    return files
 
 
 def _read(path: str, shown: str) -> _Patterns | None:

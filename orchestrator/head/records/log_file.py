@@ -13,6 +13,8 @@ from orchestrator.reporting.log_level import Level
 _BLOCK_BYTES = 1 << 16
 
 _STAMP = re.compile(rb"^\d+\.\d{6}(?= [oe] )", re.MULTILINE)
+_TIME = re.compile(rb"\d{1,11}(\.\d{1,9})?")
+"""A Unix time that JSON and Python can show."""
 
 OWN = "w"
 
@@ -111,14 +113,9 @@ def byte_at(file: BinaryIO, at: int) -> bytes:
 def parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
     """Parse a line. A line that a rotation has cut keeps its text, and gets the time of the line before."""
     parts = raw.split(b" ", 2)
-    if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g"):
-        try:
-            time = float(parts[0])
-        except ValueError:
-            pass  # the text only looks like a stamped line, and is returned whole below
-        else:
-            text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
-            return LogLine(time, task, generation, parts[1].decode(), text)
+    if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g") and _TIME.fullmatch(parts[0]):
+        text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
+        return LogLine(float(parts[0]), task, generation, parts[1].decode(), text)
     return LogLine(time_before, task, generation, "o", raw.decode("utf-8", "replace"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 
 from orchestrator.host.agent import gpus, host
 from orchestrator.host.agent.leases import ANSWER_S, leased
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders.driving import Leased
     from orchestrator.protocol.orders.hosts import Gpu, GpuUser, Hardware
 
+_ANSWERS_S = 2.0
+"""How long to wait for all holders of leases. Whoever asks for this document waits for some seconds."""
 _GPU = "--query-gpu=uuid,name,utilization.gpu,memory.used,memory.total"
 
 
@@ -28,8 +31,9 @@ def inspect(host_dir: str) -> Hardware:
         load = None
     total, free = _disk(host_dir)
     found: list[Leased] = []
+    until = time.monotonic() + _ANSWERS_S
     for name in gpu_lease.held():  # the kernel names the user, and the holder its run
-        holder = gpu_lease.who(name, ANSWER_S)
+        holder = gpu_lease.who(name, max(0.0, min(ANSWER_S, until - time.monotonic())))
         found.append(leased(name, holder.user or gpu_lease.owner(name), holder.answer))
     return {
         "cpus": os.cpu_count() or 0,

@@ -252,7 +252,10 @@ def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[s
 
 
 class Receiver:
-    """Receives blobs in chunks into a directory, for one agent. A push that broke off starts again."""
+    """Receives blobs in chunks into a directory, for one agent, whose runs may push the same content at once.
+
+    The name of a blob is its content: so what one run has sent of it serves the others, whose chunks follow it.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -266,7 +269,7 @@ class Receiver:
         The blob is dropped, and the answer of the next `code` order lists it as missing.
 
         Raises:
-            HostFault: the chunk does not follow the one before.
+            HostFault: the chunk begins behind the end of what is here.
         """
         _check_sha256(sha256)
         path = os.path.join(self._directory, sha256)
@@ -274,18 +277,21 @@ class Receiver:
             os.utime(path)  # so that `remove_unused_blobs` does not remove it before its tree is built
             return True
         temporary = f"{path}.{os.getpid()}.tmp"
-        if offset == 0:
+        entry = self._open.get(sha256)
+        # A part that was left for an hour may have been removed by `remove_unused_blobs`
+        if offset == 0 and (entry is None or not os.path.exists(temporary)):
             from hashlib import sha256 as new_hash
 
-            if sha256 in self._open:
+            if entry is not None:
                 self._drop(sha256, temporary)
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._open[sha256] = (os.open(temporary, flags, 0o600), new_hash(), 0)
-        entry = self._open.get(sha256)
-        if entry is None or entry[2] != offset:
+            entry = (os.open(temporary, flags, 0o600), new_hash(), 0)
+            self._open[sha256] = entry
+        if entry is None or offset > entry[2]:
             raise HostFault("offset", f"a chunk at {offset} does not follow what is here", "begin again at 0")
         descriptor, so_far, size = entry
+        data = data[size - offset :]  # another run has sent what comes before
         so_far.update(data)
         view = memoryview(data)
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import socket
 import struct
@@ -34,6 +35,7 @@ _HELD_MAX = 1024
 SLOT = "slot-"
 
 _PREFIX = "\0orch/gpu/"
+_LEASED = re.compile(r"(slot-)?(0|[1-9]\d{0,8})|(GPU|MIG)-[\w/-]{1,90}", re.ASCII)
 
 
 def _name(gpu: int | str) -> str:
@@ -54,7 +56,10 @@ def held() -> list[int | str]:
             paths = {words[7] for line in table if len(words := line.split()) == 8}
     except OSError:
         return []
-    names = sorted(path[len(prefix) :] for path in paths if path.startswith(prefix))
+    # Any user may bind a name that is no GPU
+    names = sorted(
+        name for path in paths if _LEASED.fullmatch(name := path.removeprefix(prefix)) and name != path
+    )
     return [int(name) if name.isdecimal() else name for name in names[:_HELD_MAX]]
 
 

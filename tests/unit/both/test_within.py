@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -348,22 +349,72 @@ def test_a_link_of_another_user_in_a_directory_with_the_sticky_bit_is_his(tmp_pa
     assert who(link) == f"the user 4711 (by renaming what is in {tmp_path / 'scratch'})"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="sets access lists")
+def entry(tag: int, rights: int, number: int = 0xFFFFFFFF) -> bytes:
+    return struct.pack("<HHI", tag, rights, number)
+
+
+def allow(path: Path, kind: str, *more: bytes, mask: int = 7, other: int = 5) -> None:
+    """Set an access list."""
+    acl = b"\2\0\0\0" + entry(1, 7) + b"".join(more) + entry(0x10, mask) + entry(0x20, other)
+    try:
+        os.setxattr(path, f"system.posix_acl_{kind}", acl)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+
+
 def test_an_access_list_is_read(top: Path) -> None:
-    def entry(tag: int, rights: int, number: int = 0xFFFFFFFF) -> bytes:
-        return tag.to_bytes(2, "little") + rights.to_bytes(2, "little") + number.to_bytes(4, "little")
-
-    def allow(*more: bytes) -> None:
-        acl = b"\2\0\0\0" + entry(1, 7) + b"".join(more) + entry(0x10, 7) + entry(0x20, 5)
-        try:
-            os.setxattr(top, "system.posix_acl_access", acl)
-        except OSError:
-            pytest.skip("this file system has no access lists")
-
-    allow(entry(2, 7, 4711), entry(4, 5))
+    allow(top, "access", entry(2, 7, 4711), entry(4, 5))
     assert who(top) == "the user 4711"
-    allow(entry(4, 5), entry(8, 7, 4712))
+    allow(top, "access", entry(4, 5), entry(8, 7, 4712))
     assert who(top) == "the group 4712"
     assert who(top, "4712") is None
-    allow(entry(2, 5, 4711), entry(4, 5))
+    allow(top, "access", entry(2, 5, 4711), entry(4, 5))
     assert who(top) is None
+    allow(top, "access", entry(2, 7, 4711), entry(4, 5), mask=5)
+    assert who(top) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "mask", "other", "said"),
+    [
+        ([entry(2, 7, 4711), entry(4, 5)], 7, 5, "the user 4711"),
+        ([entry(4, 5), entry(8, 7, 4712)], 7, 5, "the group 4712"),
+        ([entry(4, 5)], 5, 7, "everybody"),
+        ([entry(2, 7, 4711), entry(4, 7), entry(8, 7, 4712)], 5, 5, None),
+        ([entry(2, 5, 4711), entry(4, 7)], 7, 5, None),  # the group is of whoever runs the tests alone
+    ],
+)
+def test_a_default_access_list_is_that_of_what_is_made_there(
+    top: Path, entries: list[bytes], mask: int, other: int, said: str | None
+) -> None:
+    top.chmod(0o755)
+    allow(top, "default", *entries, mask=mask, other=other)
+    assert who(top) == (said and f"{said} (by the default access list)")
+    (top / "made").mkdir()
+    os.removexattr(top, "system.posix_acl_default")
+    assert who(top) is None
+    assert who(top / "made") == said, "as the kernel has it"
+
+
+def test_a_default_access_list_counts_for_nothing_where_nobody_else_may_enter_or_the_group_is_named(
+    top: Path,
+) -> None:
+    allow(top, "default", entry(4, 5), entry(8, 7, 4712))
+    top.chmod(0o700)
+    assert who(top) is None
+    top.chmod(0o711)
+    assert who(top) == "the group 4712 (by the default access list)"
+    assert who(top, "4712") is None
+    assert who(top / "gen") is None, "of one above, what else is made there counts for nothing"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_the_owning_group_of_a_default_access_list_is_that_of_the_directory_if_it_hands_it_on(
+    top: Path,
+) -> None:
+    os.chown(top, -1, 4711)
+    allow(top, "default", entry(4, 7))
+    top.chmod(0o755)
+    assert who(top) is None
+    top.chmod(0o2755)
+    assert who(top) == "the group 4711 (by the default access list)"

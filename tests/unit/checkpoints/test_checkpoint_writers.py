@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,28 @@ def test_one_of_somebody_else_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(SeedError, match="its owner 4711 may write"):
         seed.seed(str(tmp_path), 1)
+
+
+def test_one_whose_default_access_list_opens_what_is_made_there_is_refused_after_chmod_too(
+    tmp_path: Path,
+) -> None:
+    entries = [(1, 7, -1), (4, 5, -1), (8, 7, 4712), (0x10, 7, -1), (0x20, 5, -1)]
+    acl = b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_default", b"\2\0\0\0" + acl)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+    tmp_path.chmod(0o755)
+    with pytest.raises(SeedError, match=r"the group 4712 \(by the default access list\) may write") as raised:
+        seed.seed(str(tmp_path), 1)
+    assert "setfacl -k" in str(raised.value.hint)
+    assert os.listdir(tmp_path) == []
+    made = tmp_path / "made"
+    seed.seed(str(made), 1)
+    assert mode(made) == 0o700
+    os.removexattr(tmp_path, "system.posix_acl_default")
+    seed.seed(str(tmp_path), 1)
+    assert mode(tmp_path / "gen-000001") & 0o022 == 0
 
 
 def test_a_list_changes_nothing_and_is_given_whoever_may_write(tmp_path: Path) -> None:

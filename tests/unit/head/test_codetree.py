@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,35 @@ def git(root: Path, *words: str) -> None:
     identity = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(root)}
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "protocol.file.allow=always", *words]
     subprocess.run(command, cwd=root, env={**os.environ, **identity}, check=True, capture_output=True)
+
+
+def set_trap(root: Path) -> Path:
+    """Make a repository that lacks a tree, whose remote's program would leave a file; return that file."""
+    marker = root / ".git/marker"
+    write(root, "gone/a", "kept/b")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "all")
+    git(root, "sparse-checkout", "init", "--cone", "--sparse-index")
+    git(root, "sparse-checkout", "set", "kept")
+    git(root, "config", "core.repositoryformatversion", "1")
+    git(root, "config", "extensions.partialClone", "x")
+    git(root, "config", "remote.x.promisor", "true")
+    git(root, "config", "remote.x.url", str(root))
+    git(root, "config", "remote.x.uploadpack", f"touch {marker}; false")
+    for kind in (root / ".git/objects").glob("??/*"):
+        kind.unlink()
+    return marker
+
+
+def give(*given: Path) -> None:
+    """Give files to another user."""
+    for path in given:
+        os.chown(path, 4711, 4711)
+
+
+def said(root: Path) -> str:
+    return "\n".join(codetree.survey(str(root)).sentences())
 
 
 # ---------------------------------------------------------------- the head
@@ -319,6 +350,44 @@ class TestLeftOut:
             *("vendor/library/more.bin", "vendor/library/table.bin", "vendor/library/tracked.tmp"),
         ]
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+    def test_the_repository_of_another_user_above_counts_for_nothing(self, tmp_path: Path) -> None:
+        marker = set_trap(tmp_path)
+        (tmp_path / ".gitignore").write_text("*\n")
+        give(tmp_path / ".git", tmp_path / ".gitignore")
+        tmp_path.chmod(0o1777)
+        tree = tmp_path / "ann/project"
+        write(tree, "train.py")
+        assert paths(tree) == ["train.py"]
+        assert not marker.exists()
+        assert f"repositories of other users: {tmp_path}: git was not asked" in said(tree)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+    def test_the_tree_of_another_user_is_pushed_by_its_rules_but_git_is_not_asked(
+        self, tmp_path: Path
+    ) -> None:
+        tree = tmp_path / "repo/project"
+        write(tree, "train.py", "data/small.csv", "vendor/lib.py", "vendor/table.bin")
+        git(tmp_path / "repo", "init", "-q")
+        git(tmp_path / "repo", "add", ".")
+        (tree / "vendor/.git").mkdir()
+        (tmp_path / "repo/.gitignore").write_text("data/\n*.bin\n")
+        give(tmp_path / "repo", *(tmp_path / "repo").rglob("*"))
+        assert paths(tree) == ["train.py", "vendor/lib.py", "vendor/table.bin"]
+        assert f"repositories of other users: {tmp_path}/repo: git was not asked" in said(tree)
+        os.chown(tree, 0, 0)
+        assert paths(tree) == ["data/small.csv", "train.py", "vendor/lib.py", "vendor/table.bin"]
+        (tree / ".gitignore").write_text("*.bin\n")
+        assert paths(tree) == [".gitignore", "data/small.csv", "train.py", "vendor/lib.py"], "no submodule"
+        assert f"repositories of other users: {tmp_path}/repo, {tree}/vendor: git was" in said(tree)
+
+    def test_git_fetches_nothing_of_what_a_clone_lacks(self, tmp_path: Path) -> None:
+        marker = set_trap(tmp_path)
+        (tmp_path / ".gitignore").write_text("*.log\n")
+        write(tmp_path, "train.py", "x.log")
+        assert "train.py" in paths(tmp_path)
+        assert not marker.exists()
+
     def test_a_script_that_would_not_be_there_is_said_before_anything_starts(self, tmp_path: Path) -> None:
         write(tmp_path, "build/train.py", "a.py")
         (tmp_path / ".gitignore").write_text("build/\n")
@@ -452,6 +521,40 @@ def test_a_blob_in_pieces(tmp_path: Path) -> None:
     with pytest.raises(HostFault, match="does not follow"):
         receiver.receive(sha(b"abcd"), 3, b"d", True)
     assert receiver.receive(sha(b"abcd"), 2, b"cd", True)
+    assert (tmp_path / "blobs" / sha(b"abcd")).read_bytes() == b"abcd"
+
+
+@pytest.mark.parametrize("parts", [[b"ab", b"cd", b"ef"], [b"a", b"bcd", b"e", b"f"]])
+def test_two_runs_push_the_same_content_at_once(tmp_path: Path, parts: list[bytes]) -> None:
+    """In each order in which the chunks of both may come."""
+    content, number = b"abcdef", 3 + len(parts)
+    for of_first in itertools.combinations(range(number), 3):
+        blobs = tmp_path / "".join(map(str, of_first))
+        receiver = codestore.Receiver(str(blobs))
+        senders = {True: chunks([b"ab", b"cd", b"ef"]), False: chunks(parts)}
+        for at in range(number):
+            offset, data, last = next(senders[at in of_first])
+            assert receiver.receive(sha(content), offset, data, last)
+        assert [path.name for path in blobs.iterdir()] == [sha(content)]
+        assert (blobs / sha(content)).read_bytes() == content
+
+
+def chunks(parts: list[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield each part with its offset, and whether it is the last."""
+    offset = 0
+    for part in parts:
+        yield offset, part, part is parts[-1]
+        offset += len(part)
+
+
+def test_a_part_that_was_left_for_long_is_begun_again(tmp_path: Path) -> None:
+    receiver = codestore.Receiver(str(tmp_path / "blobs"))
+    receiver.receive(sha(b"abcd"), 0, b"ab", False)
+    (part,) = (tmp_path / "blobs").iterdir()
+    os.utime(part, (1, 1))
+    codestore.remove_unused_blobs(str(tmp_path))  # another run ends
+    for offset, data, last in chunks([b"ab", b"cd"]):
+        assert receiver.receive(sha(b"abcd"), offset, data, last)
     assert (tmp_path / "blobs" / sha(b"abcd")).read_bytes() == b"abcd"
 
 

@@ -137,7 +137,9 @@ def test_no_name_of_a_request_leads_out_of_the_directory(host: Host, to: str) ->
             outputs.requested_file({**asked, field: to}, None)
 
 
-@pytest.mark.parametrize("path", [".git/hooks/post-checkout", "deep/.GIT/config", ".hg/hgrc", ".git"])
+@pytest.mark.parametrize(
+    "path", [".git/hooks/post-checkout", "deep/.GIT/config", ".hg/hgrc", ".git", "HEAD", "model.keras/Head"]
+)
 def test_nothing_is_written_into_a_repository(run: Run, tmp_path: Path, path: str) -> None:
     host = Host({path: b"runs"})
     found = outputs.listed(run, leases(a=host, b=Host({})), [path.split("/")[-1], "/.*"], None)["files"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.head.records.log_file import LogLine
+from orchestrator.head.records.log_file import LogLine, parse
 from orchestrator.head.records.runlogs import RunLogs, run_name
 
 RUN = "mnist-20261120-1"
@@ -152,6 +152,13 @@ def script(*steps: Callable[[], object]) -> Callable[[], bool]:
         return bool(left)
 
     return pause
+
+
+@pytest.mark.parametrize("stamp", ["inf", "nan", "-1.0", "1e300", "9" * 13, "1_0"])
+def test_a_time_that_cannot_be_shown_is_text(stamp: str) -> None:
+    found = parse(f"{stamp} o x".encode(), "worker:0", 1, 5.0)
+    assert (found.time, found.text) == (5.0, f"{stamp} o x")
+    assert parse(b"1760000000.25 o x", "worker:0", 1, 5.0).time == 1760000000.25
 
 
 def test_follow_shows_each_line_once_and_new_generations(logs: RunLogs) -> None:

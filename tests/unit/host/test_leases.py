@@ -21,8 +21,8 @@ from orchestrator.both import hostdir, logind
 from orchestrator.both.hostdir import HostFault
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.plan import HostPlan
-from orchestrator.host.agent import gpus, leases
-from orchestrator.host.agent.leases import LEASED, GpuLeases, leased
+from orchestrator.host.agent import gpus, leases, machine
+from orchestrator.host.agent.leases import ANSWER_S, LEASED, GpuLeases, leased
 from orchestrator.host.agent.streams import Loop
 from orchestrator.host.system import gpu_lease
 from orchestrator.protocol.limits import NAME_CHARS_MAX
@@ -411,3 +411,22 @@ def test_of_a_holders_answer_short_words_and_possible_times_alone_are_told() -> 
     }
     for since in (7, 2.5e11, float("nan"), "1"):
         assert leased(3, None, {"since": since})["since"] is None
+
+
+def test_a_name_that_is_no_gpu_is_no_lease_and_all_holders_together_are_waited_for(
+    gpu: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [str(gpu), f"slot-{gpu}", f"MIG-{gpu}", f"0{gpu}", "9" * 20, f"{gpu} x"]
+    monkeypatch.setattr(machine, "_ANSWERS_S", 0.05)
+    held = [gpu_lease.acquire(name) for name in names]
+    try:
+        assert {each for each in gpu_lease.held() if str(gpu) in str(each)} == {gpu, names[1], names[2]}
+        assert int(names[4]) not in gpu_lease.held()
+        began_at = time.monotonic()
+        leases = machine.inspect(str(tmp_path))["leases"]
+        assert time.monotonic() - began_at < 2 * ANSWER_S, "none of the three answers"
+        assert [each["user"] for each in leases if each["gpu"] == gpu] == [logind.user_name(os.geteuid())]
+    finally:
+        for lease in held:
+            assert lease is not None
+            lease.close()

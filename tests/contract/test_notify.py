@@ -217,6 +217,7 @@ def test_the_urls_of_a_run_that_has_ended_are_removed_once_all_is_said(tmp_path:
         return not kept.exists()
 
     until(is_removed, "nobody needs it any more")
+    assert head.messenger._recipients == {}
     head.close()
 
 

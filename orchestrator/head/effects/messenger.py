@@ -136,6 +136,8 @@ class Messenger:
         owed = {owner_run for (owner_run, _), recipient in self._recipients.items() if recipient.unsent()}
         for run_id in ended - owed:
             self._secrets.remove(run_id)
+            for key in [key for key in self._recipients if key[0] == run_id]:
+                del self._recipients[key]
             self._ended.discard(run_id)
 
     def _news(self) -> list[Happened]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import JournalError, OrchestratorError
 from orchestrator.core.hosts.slots import why_not_drained
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.state.host import Host, HostState
@@ -126,21 +126,25 @@ class LentHosts:
                 which, leaves = there[host.name]
                 key = (run.run_id, host.name)
                 if leaves and (self._left.get(key) != which or _has_room_now(run, host)):
-                    self._left[key] = which
-                    self._order(run, host.name, taken=f"{_TAKEN}{leaves}; its id is {which}")
+                    if self._order(run, host.name, taken=f"{_TAKEN}{leaves}; its id is {which}"):
+                        self._left[key] = which
                 elif leaves and _may_end(runs, host):
                     self._drains.let_go(run, host.name)
                 elif not leaves and _was_taken(host) and not host.state_why.endswith(which):
                     self._order(run, host.name)
 
-    def _order(self, run: Run, host: str, *, taken: str = "") -> None:
+    def _order(self, run: Run, host: str, *, taken: str = "") -> bool:
+        """Return whether it was decided. It was not if the journal cannot be written, or the loop was busy."""
         try:
             if taken:
                 self._drains.drain(run.run_id, host, now=False, why=taken)
             else:
                 self._drains.undrain(run.run_id, host)
-        except OrchestratorError as e:
-            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if taken else "is back", e.message)
+        except (OrchestratorError, TimeoutError) as e:
+            what = "leaves" if taken else "is back"
+            log.info("%s: %s %s: %s", run.run_id, host, what, str(e) or "the coordinator is busy")
+            return not isinstance(e, JournalError | TimeoutError)
+        return True
 
 
 _TAKEN = "its engine takes it away: "

@@ -389,15 +389,30 @@ def _send(link: Asks, run: Run, code: Snapshot, file: CodeFile) -> None:
 
 
 def send_file(link: Asks, run: Run, path: str, digest: str) -> None:
-    """Send a file of the head node as a blob. Raises LinkDown, OrderRefused."""
+    """Send a file of the head node as a blob. Raises LinkDown, OrderRefused.
+
+    It is sent once more if the host has dropped a part, which may have been another run's, of a damaged file.
+    """
+    try:
+        is_whole = _send_chunks(link, run, path, digest)
+    except OrderRefused as e:
+        if e.problem.code != "offset":
+            raise
+        is_whole = False
+    if not is_whole:
+        _send_chunks(link, run, path, digest)
+
+
+def _send_chunks(link: Asks, run: Run, path: str, digest: str) -> bool:
+    """Send a file from its beginning. Return False if what the host then has is not of that digest."""
     with open(path, "rb") as file:
         offset = 0
         chunk = file.read(CHUNK_BYTES)
         while True:
             following = file.read(CHUNK_BYTES)
             order = orders.blob(run, digest, offset, last=not following)
-            link.ask(order, chunk, timeout_s=PUSH_TIMEOUT_S)
+            ok = link.ask(order, chunk, timeout_s=PUSH_TIMEOUT_S).ok
             if not following:
-                return
+                return not ok.get("damaged")
             offset += len(chunk)
             chunk = following

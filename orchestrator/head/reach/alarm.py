@@ -6,11 +6,17 @@ costs the head.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
+NO_THREAD_S = 1.0
+"""If the machine allows no new thread for an alarm, it is tried again after this time."""
 
 
 class Alarms:
@@ -33,8 +39,11 @@ class Alarms:
                 self._looks_at = due_at
                 self._changed.notify()
             if not self._started:
-                self._started = True
-                threading.Thread(target=self._watch, name="alarms", daemon=True).start()
+                try:
+                    threading.Thread(target=self._watch, name="alarms", daemon=True).start()
+                    self._started = True
+                except RuntimeError:
+                    log.warning("no thread can be started for the alarms; the next alarm tries again")
         try:
             yield
         finally:
@@ -47,8 +56,12 @@ class Alarms:
                 now = time.monotonic()
                 for alarm, (due_at, do) in list(self._pending.items()):
                     if due_at <= now:
-                        del self._pending[alarm]
-                        threading.Thread(target=do, name="alarm", daemon=True).start()
+                        try:
+                            threading.Thread(target=do, name="alarm", daemon=True).start()
+                            del self._pending[alarm]
+                        except RuntimeError:  # without its alarm, the call may block for ever
+                            log.warning("no thread can be started; trying again in %.0f s", NO_THREAD_S)
+                            self._pending[alarm] = (now + NO_THREAD_S, do)
                 self._looks_at = min((due_at for due_at, _ in self._pending.values()), default=math.inf)
                 self._changed.wait(None if self._looks_at == math.inf else self._looks_at - now)
 

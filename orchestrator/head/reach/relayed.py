@@ -110,6 +110,8 @@ class _Said(Tail):
         """Read until the relay has reported that the keeper is there. Return None then, else what is known instead."""
         assert child.stderr is not None
         descriptor = child.stderr.fileno()
+        poll = select.poll()  # select.select takes no descriptor above 1023
+        poll.register(descriptor, select.POLLIN)
         while True:
             word, rest = self._relay_line(self._kept.find(self._mark))
             if word == b"open":
@@ -126,7 +128,7 @@ class _Said(Tail):
                 return "the relay did not answer in time" + (
                     f"; the engine's client said: {last}" if last else ""
                 )
-            if select.select([descriptor], [], [], left_s)[0]:
+            if poll.poll(left_s * 1000):
                 data = os.read(descriptor, _READ_BYTES)
                 if not data:
                     return _last_line(self.text()) or "the engine's client ended without output"

@@ -69,8 +69,8 @@ class Accounts:
             watched[-1] = (watched[-1][0], now)
         events = self._events.get(run_id) or self._archived_events(run_id)
         spent = account(events, now=now, moved=history.moves(path), watched=watched)
-        # The last moves are written a few seconds after the end.
-        if spent is not None and spent.is_final and now - spent.end > 30:
+        # The last moves are written a few seconds after the end. An archived run's would never be forgotten.
+        if spent is not None and spent.is_final and now - spent.end > 30 and run_id in self._events:
             self._final[run_id] = spent
         return spent
 

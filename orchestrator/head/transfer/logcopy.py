@@ -171,12 +171,14 @@ class LogCopier:
 
     def forget(self, run_id: str, tasks: Collection[str]) -> None:
         """Stop copying the logs of these tasks."""
-        for name in self._of(run_id, tasks):
-            self._copies.pop(name, None)
-            self._held.pop(name[:2], None)
-        if not any(name.run_id == run_id for name in self._copies):
-            for known in [known for known in self._clocks if known[0] == run_id]:
-                del self._clocks[known]
+        with self._lock:
+            for name in self._of(run_id, tasks):
+                self._copies.pop(name, None)
+                self._held.pop(name[:2], None)
+            if not any(name.run_id == run_id for name in self._copies):
+                for known in [known for known in list(self._clocks) if known[0] == run_id]:
+                    del self._clocks[known]
+                    self._skew_reported.discard(known)
 
     def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
         return [name for name in list(self._copies) if name.run_id == run_id and name.task in tasks]

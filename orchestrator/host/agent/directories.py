@@ -65,14 +65,21 @@ class Directories:
     def _check(self, run: str, watched: _Watched) -> None:
         if self._watched.get(run) is not watched:
             return
+        directory, host_dir, token = watched.directory, self._host_dir, watched.token
+        try:
+            self._jobs.function(
+                lambda: probe(directory, run, host_dir, token),
+                lambda result: self._answered(run, watched, result),
+                deadline_s=GIVEN_UP_S,
+            )
+        except OSError:  # the host has no process or descriptor left, which says nothing about the directory
+            self._check_later(run, watched)
+            return
         if watched.asked_at is None:  # otherwise the same silence continues
             watched.asked_at = time.monotonic()
-        directory, host_dir, token = watched.directory, self._host_dir, watched.token
-        self._jobs.function(
-            lambda: probe(directory, run, host_dir, token),
-            lambda result: self._answered(run, watched, result),
-            deadline_s=GIVEN_UP_S,
-        )
+
+    def _check_later(self, run: str, watched: _Watched) -> None:
+        self._loop.after(self._every_s, lambda: self._check(run, watched))
 
     def _answered(self, run: str, watched: _Watched, result: Result) -> None:
         from orchestrator.host.agent.jobs import answer_of
@@ -84,7 +91,7 @@ class Directories:
                 watched.free_bytes, watched.is_missing = answer["free_bytes"], answer["missing"]
             except HostFault:
                 watched.free_bytes = None  # it answers with an error, which the next reader will report
-        self._loop.after(self._every_s, lambda: self._check(run, watched))
+        self._check_later(run, watched)
 
 
 class _Watched(Value):

@@ -108,10 +108,15 @@ class Jobs:
     def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
         """Run `work` in a fork. The output is its value or its error, as the JSON that `answer_of` reads.
 
-        A value of bytes is written as it is, after RAW.
+        A value of bytes is written as it is, after RAW. Raises OSError if the host has no process left.
         """
         reader, writer = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
         if pid == 0:
             _work(work, writer)
         os.close(writer)

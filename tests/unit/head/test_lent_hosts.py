@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.errors import OrchestratorError
+import pytest
+
+from orchestrator.core.errors import JournalError, OrchestratorError, Refused
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.state.host import Facts, HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant
@@ -35,6 +37,8 @@ class Bench:
         self.owing = False
         self.fetching = False
         self.forbidden = False
+        self.problem: Exception | None = None
+        """What the coordinator says to a drain."""
         self.at = 0.0
         self.restart()
 
@@ -52,6 +56,8 @@ class Bench:
 
     def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
         self.done.append(f"drain {host} of {name}{' now' if now else ''}")
+        if self.problem is not None:
+            raise self.problem
         self.set_state(name, HostState.DRAINED, why)
         return self.runs[name]
 
@@ -91,6 +97,25 @@ def test_a_host_that_leaves_is_drained_once_and_another_in_its_place_is_let_in()
     assert bench.look() == []
     bench.there["t-0"] = ("uid-3", "")
     assert bench.look() == ["undrain t-0 of t-1"]
+    assert bench.look() == []
+
+
+@pytest.mark.parametrize("problem", [JournalError("the disk is full"), TimeoutError()])
+def test_a_drain_that_could_not_be_decided_is_ordered_again(problem: Exception) -> None:
+    bench = Bench(RUN)
+    bench.there["t-0"] = ("uid-1", LEAVES)
+    bench.problem = problem
+    assert bench.look() == bench.look() == ["drain t-0 of t-1"]
+    bench.problem = None
+    assert bench.look() == ["drain t-0 of t-1"]
+    assert bench.look() == []
+
+
+def test_a_drain_that_was_refused_is_not_ordered_again() -> None:
+    bench = Bench(RUN)
+    bench.there["t-0"] = ("uid-1", LEAVES)
+    bench.problem = Refused("decisions on it have stopped")
+    assert bench.look() == ["drain t-0 of t-1"]
     assert bench.look() == []
 
 

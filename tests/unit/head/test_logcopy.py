@@ -219,6 +219,29 @@ def test_the_clock_of_a_runs_host_is_known_until_the_last_of_its_logs_is_forgott
     assert rig.copier.clock("t-1", "a").ahead_s == 0.0
 
 
+def test_a_clock_that_differs_is_said_again_once_the_run_was_forgotten(rig: Rig) -> None:
+    rig.link.ahead_s = 40.0
+    for size in (1, 2):
+        rig.copier.expect(rig.run, W0, "a", 1)
+        rig.report(size * len(LINE))
+        rig.link.answer(LINE * size)
+        rig.copier.forget("t-1", ["worker:0"])
+    assert [told[:2] for told in rig.skewed] == [("t-1", "a")] * 2
+    assert rig.copier._skew_reported == set(), "nothing is kept of a run that has ended"
+
+
+def test_nothing_is_forgotten_while_another_thread_goes_through_what_is_copied(rig: Rig) -> None:
+    class Copies(dict[Any, Any]):
+        def pop(self, *given: Any) -> Any:
+            assert rig.copier._lock.locked(), "the deciding thread may be in `expect`"
+            return super().pop(*given)
+
+    rig.copier._copies = Copies(rig.copier._copies)
+    rig.copier.forget("t-1", ["worker:0"])
+    assert rig.copier._copies == {}
+    assert not rig.copier._lock.locked()
+
+
 @pytest.mark.fault(57)
 def test_who_waits_for_the_rest_of_a_log_is_woken_by_it_and_waits_no_longer_than_it_may(rig: Rig) -> None:
     rig.report(len(LINE))

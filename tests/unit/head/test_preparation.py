@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from orchestrator.both.hostdir import HostFault
 from orchestrator.both.tree_digest import DIRECTORY, digest_of
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
@@ -20,6 +21,7 @@ from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.hosts.preparation import CHUNK_BYTES, prepare
 from orchestrator.head.links import edge
 from orchestrator.head.links.conversation import Answer, LinkDown, OrderRefused
+from orchestrator.host.system.codestore import Receiver
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.driving import Claimed, KnownRun
 from orchestrator.protocol.orders.hosts import Facts as Probed
@@ -151,6 +153,63 @@ def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: 
     assert link.kept == contents
     sizes = [order["offset"] for order in link.asked if order["order"] == "blob"]
     assert max(sizes) == 2 * CHUNK_BYTES
+
+
+class SharedHost(FakeLink):
+    """A host whose agent gets the same files from another run, which sends something before each chunk of this one."""
+
+    def __init__(self, workdir: Path, other: Callable[[Receiver, Mapping[str, Any], bytes], object]) -> None:
+        super().__init__()
+        self.directory = Path(f"{workdir}.blobs")
+        self.receiver = Receiver(str(self.directory))
+        self.other = other
+
+    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> dict[str, Any]:
+        self.other(self.receiver, order, blob)
+        try:
+            whole = self.receiver.receive(order["sha256"], order["offset"], blob, order["last"])
+        except HostFault as e:
+            raise OrderRefused(Problem(e.code, e.message, e.hint)) from e
+        self.kept = {path.name for path in self.directory.iterdir()}
+        return {} if whole else {"damaged": True}
+
+
+def test_two_runs_push_the_same_files_to_one_host_at_once(workdir: Path) -> None:
+    def the_same(receiver: Receiver, order: Mapping[str, Any], blob: bytes) -> None:
+        assert receiver.receive(order["sha256"], order["offset"], blob, order["last"])
+
+    link = SharedHost(workdir, the_same)
+    assert isinstance(made_ready(link, a_run(workdir)), HostPrepared)
+    sent = [order["offset"] for order in link.asked if order["order"] == "blob"]
+    assert sorted(sent) == [0, 0, 0, CHUNK_BYTES, 2 * CHUNK_BYTES], "nothing was sent twice"
+
+
+@pytest.mark.parametrize("last_at", [None, 1, 2])
+def test_what_another_run_has_sent_of_a_damaged_file_costs_this_one_only_a_second_push(
+    workdir: Path, last_at: int | None
+) -> None:
+    """The other run ends after its first chunk, or brings its last one before the second or third of this run."""
+    sent = list[int]()
+
+    def damaged(receiver: Receiver, order: Mapping[str, Any], blob: bytes) -> None:
+        if order["last"] and not order["offset"]:
+            return  # another file
+        number = order["offset"] // CHUNK_BYTES
+        if number == len(sent) == 0 or (number == last_at and number not in sent):
+            sent.append(number)
+            receiver.receive(order["sha256"], order["offset"], bytes(len(blob)), number == last_at)
+
+    link = SharedHost(workdir, damaged)
+    assert isinstance(made_ready(link, a_run(workdir)), HostPrepared)
+    assert sent == ([0] if last_at is None else [0, last_at])
+
+
+def test_a_file_that_the_host_drops_twice_is_not_sent_for_ever(workdir: Path) -> None:
+    def damaged(receiver: Receiver, order: Mapping[str, Any], _blob: bytes) -> None:
+        if order["offset"]:
+            receiver.receive(order["sha256"], order["offset"], b"x", True)
+
+    assert refused(SharedHost(workdir, damaged), a_run(workdir)).code == "offset"
 
 
 def test_an_empty_file_is_pushed_beside_an_empty_directory(workdir: Path) -> None:

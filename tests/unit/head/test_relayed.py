@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,28 @@ def test_a_command_that_says_much_on_stderr_at_once_is_open_all_the_same(tmp_pat
     with contextlib.suppress(ConnectFailed):
         found = read_all(line)
     assert found == (b"out\n", 3, "0" * 4095 + "\n")
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Hold all descriptors below 1100."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (4096 if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    if hard < 1200:
+        pytest.skip(f"THIS MACHINE ALLOWS ONLY {hard} DESCRIPTORS")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), limits[1]))
+    with contextlib.ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        descriptor = 0
+        while descriptor < 1100:
+            descriptor = os.open(os.devnull, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+        yield
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_channel_opens_though_the_coordinator_has_more_than_a_thousand_descriptors() -> None:
+    assert read_all(r'printf "$1 open\n$1 exit 3\n" >&2; echo out')[:2] == (b"out\n", 3)
 
 
 def test_a_client_that_breaks_off_has_no_exit_code() -> None:

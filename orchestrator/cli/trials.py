@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
+from orchestrator.client import killing
 from orchestrator.client.choice import is_active
 from orchestrator.core.errors import OrchestratorError, Refused
 from orchestrator.core.plan import Plan
@@ -51,10 +52,11 @@ def to_its_end(
 
     client = session.client()
     plan = examined(plan, session, client, running=False)
+    run = begun(session, plan, secrets, code, doing=doing)
     watch = Watch(
         session,
         client,
-        begun(session, plan, secrets, code, doing=doing),
+        run,
         until=lambda seen: not is_active(seen),
         say=lambda _text: None,
         timeout_s=timeout_s,
@@ -62,6 +64,6 @@ def to_its_end(
     try:
         return watch.to_its_end()
     except (KeyboardInterrupt, OrchestratorError):
-        client.post(f"/v1/runs/{plan.name}/kill", {"force": False})
+        killing.order(client, run, force=False)
         session.say(f"Stopped; {plan.name} is being ended")
         raise

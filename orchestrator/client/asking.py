@@ -83,7 +83,7 @@ def why(environment: Environment, name: str | None) -> dict[str, Any]:
 
 def stacks(client: Client, chosen: Mapping[str, Any], task: str | None) -> dict[str, str]:
     """Return the Python stacks by task, of all tasks or of a named one."""
-    answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_STACKS_TIMEOUT_S)
+    answer = client.post(f"/v1/runs/{chosen['run_id']}/stacks", timeout_s=_STACKS_TIMEOUT_S)
     by_task = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
     if task is None:
         return by_task

@@ -241,15 +241,14 @@ class Run:
         """
         api = self._api
         status = status_of(api, self._chosen)
-        if not is_active(status):
-            return status
-        killing.order(api, status, force=force, at_checkpoint=at_checkpoint)
-        deadline = self._environment.now() + timeout_s
-        ended = killing.wait_end(api, self._environment, self._chosen, deadline)
-        problem = killing.verdict([ended])
+        if is_active(status):
+            killing.order(api, status, force=force, at_checkpoint=at_checkpoint)
+            deadline = self._environment.now() + timeout_s
+            status = killing.wait_end(api, self._environment, self._chosen, deadline)
+        problem = killing.verdict([status])
         if problem is not None:
             raise problem
-        return ended
+        return status
 
     def drain(self, host: str, *, now: bool = False) -> Document:
         """Move the run's tasks off a host, at the next verified checkpoint or now. Return the host's state."""

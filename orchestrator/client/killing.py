@@ -20,7 +20,7 @@ SAY_AGAIN_S = 5.0
 def order(client: Client, run: Mapping[str, Any], *, force: bool, at_checkpoint: bool = False) -> None:
     """Order the kill of an active run, or its end at the next checkpoint."""
     body = {"force": force} | ({"at_checkpoint": True} if at_checkpoint else {})
-    client.post(f"/v1/runs/{run['name']}/kill", body)
+    client.post(f"/v1/runs/{run['run_id']}/kill", body)
 
 
 def wait_end(

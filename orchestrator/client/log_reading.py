@@ -12,7 +12,7 @@ from orchestrator.client.choice import START_ONE, is_active, no_such_run, status
 from orchestrator.client.environment import Environment
 from orchestrator.client.log_selection import EVERYTHING, Selection
 from orchestrator.client.waiting import wait_for_the_last_lines
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.core.errors import CoordinatorUnreachable, JobNotRunning, OrchestratorError, UsageError
 from orchestrator.head.records.log_file import OWN, LogLine
 from orchestrator.head.records.runlogs import RunLogs, run_name
 
@@ -137,10 +137,12 @@ def _pause_until_end(
                 wait_for_the_last_lines(environment, logs, seen)
                 return False
         except CoordinatorUnreachable as e:
-            if not announced:
+            going = not (isinstance(e, JobNotRunning) and e.is_over)
+            if not going:
+                environment.say(str(e))
+            elif not announced:
                 environment.say(f"{e}; new output arrives once a coordinator is running again")
                 announced = True
-            going = True
         except UsageError:  # an old run that the coordinator no longer knows
             going = False
         environment.pause(_POLL_EVERY_S)

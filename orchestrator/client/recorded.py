@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from orchestrator.core import conflicts
 from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.head.coordinator.status import SCHEMA, run_document
 from orchestrator.head.journal import reading
@@ -62,6 +63,7 @@ def status(
     runs = [_newer(run, live.get(run["run_id"])) for run in runs]
     known = [entry.run.run_id for entry in kept] + [entry.run_id for entry in contents.unreadable]
     troubles = plan_copies.missing(paths, known)
+    troubles += [f"{entry.sentence}; {conflicts.WAY_BACK}" for entry in contents.set_aside]
     return {
         "schema": SCHEMA,
         "runs": runs,

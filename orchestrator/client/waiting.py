@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
-from orchestrator.core.errors import CoordinatorBusy, CoordinatorUnreachable, WaitTimedOut
+from orchestrator.core.errors import CoordinatorBusy, CoordinatorUnreachable, JobNotRunning, WaitTimedOut
 from orchestrator.core.words import duration
 from orchestrator.head.api.client import Client
 from orchestrator.head.records.runlogs import RunLogs
@@ -131,7 +131,7 @@ class Wait:
 
         Raises:
             WaitTimedOut: At the deadline.
-            CoordinatorUnreachable: Nothing has answered for AWAY_MAX_S.
+            CoordinatorUnreachable: Nothing has answered for AWAY_MAX_S, or the coordinator's job has ended.
         """
         began = self._environment.now()
         try:
@@ -142,11 +142,15 @@ class Wait:
             if is_over:
                 self._say_events(self._news())  # all events that led to its last phase
         except (CoordinatorUnreachable, CoordinatorBusy) as e:
+            if isinstance(e, JobNotRunning) and e.is_over:
+                raise
             now = self._environment.now()
             is_busy = isinstance(e, CoordinatorBusy)
             if self._away_since is None:
                 self._away_since = now
                 start = f"{e}; the run continues without it. `orch coordinator start` starts one"
+                if isinstance(e, JobNotRunning):
+                    start = f"{e}; it is asked again"
                 self._say(
                     "The coordinator is busy and has not answered yet; it is asked again"
                     if is_busy
@@ -195,7 +199,10 @@ class Wait:
             "after": self._after,
             "wait_s": round(wait_s, 2),
         }
-        events: list[dict[str, Any]] = self._client.get("/v1/events", query).get("events") or []
+        try:
+            events: list[dict[str, Any]] = self._client.get("/v1/events", query).get("events") or []
+        except JobNotRunning:
+            return []  # the status says how the run ended, where the job has written that
         return events
 
     def _news(self) -> list[dict[str, Any]]:

@@ -40,6 +40,14 @@ class CoordinatorUnreachable(OrchestratorError):
     code = "coordinator-unreachable"
 
 
+class JobNotRunning(CoordinatorUnreachable):
+    """No coordinator answers, since its Slurm job does not run. `is_over`: the job has ended, and none comes back."""
+
+    def __init__(self, message: str, *, hint: str | None, is_over: bool) -> None:
+        super().__init__(message, hint=hint)
+        self.is_over = is_over
+
+
 class CoordinatorBusy(OrchestratorError):
     """The coordinator did not handle the request in time, and has changed nothing."""
 

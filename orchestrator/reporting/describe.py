@@ -10,7 +10,7 @@ from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.gang import waits_to_leave
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
-from orchestrator.core.phases.stopping import NOTHING_SEEN, to_prove
+from orchestrator.core.phases.stopping import NOTHING_SEEN, left_behind, to_prove
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import (
@@ -93,13 +93,13 @@ def _after_the_reason(run: Run, following: str) -> Reason:
 
 def _pending(run: Run, pending: Pending, now: Instant) -> str:
     missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
-    hosts = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+    hosts = ", ".join(f"{h.name} ({_state(run, h, now)})" for h in missing)
     left = f"; gives up in {duration(pending.deadline_at - now)}" if pending.deadline_at is not None else ""
     needed = len(run.assignees)
     return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {hosts}{left}"
 
 
-def _state(host: Host, now: Instant) -> str:
+def _state(run: Run, host: Host, now: Instant) -> str:
     waited = duration(now - host.since_at)
     if host.state is HostState.STUCK:
         return f"{host.state.value}: {host.state_why}; {STUCK_HINT}"
@@ -107,6 +107,8 @@ def _state(host: Host, now: Instant) -> str:
         return f"{host.state.value}: {host.state_why}"
     if host.problem:
         return f"{host.problem}, for {waited}"
+    if (unmounted := checkpoint_dir.unmounted(run, host)) is not None:
+        return unmounted
     if host.link is Link.CONNECTED:
         return f"being checked and given the code, for {waited}"
     return f"unreachable, for {waited}" if host.link is Link.UNREACHABLE else "connecting"
@@ -174,8 +176,7 @@ def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
         named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
         if not run.task(run.chief).progress.has_stepped:
             return named
-        # After a restart, steps are made again before the run gets further than ever.
-        stood_s = now - max(running.progress_at, running.position_at or 0.0)
+        stood_s = now - running.progress_at
         means = "the other tasks make progress" if stood_s < _STOOD_S else f"no step for {duration(stood_s)}"
         return f"{named}; {means}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
@@ -226,14 +227,14 @@ def _stopping(run: Run, stopping: Stopping, now: Instant) -> str:
     waits = _waits(run, now)
     if waits:
         return f"{waits}, {following}"
+    left = _joined(left_behind(run.proof), _gone(run))
     if not to_prove(run):
-        left = _gone(run) or "no leftover processes"
-        return f"{left}; reading the newest checkpoint, {following}"
+        return f"{left or 'no leftover processes'}; reading the newest checkpoint, {following}"
     checked = (
         f" ({len(run.proof)} of {len(run.proof) + len(to_prove(run))} hosts are checked)" if run.proof else ""
     )
     what = f"checking {listed(to_prove(run))} for leftover processes{checked}, {following}"
-    return _joined(_gone(run), what)
+    return _joined(left, what)
 
 
 def _gone(run: Run) -> str:
@@ -243,11 +244,10 @@ def _gone(run: Run) -> str:
 
 def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
     if backoff.start_at is not None:
-        following = run.generation_last + 1
-        return f"generation {following} starts in {duration(backoff.start_at - now)}"
+        return f"the next generation starts in {duration(backoff.start_at - now)}"
     missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
     if missing:
-        named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+        named = ", ".join(f"{h.name} ({_state(run, h, now)})" for h in missing)
         return f"waiting for {named}; {_meanwhile(run, missing)}"
     return "waiting for the old tasks to end"
 
@@ -255,12 +255,12 @@ def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
 def _meanwhile(run: Run, missing: list[Host]) -> str:
     """Return what ends the wait: the host comes back, or it counts as lost and its tasks move."""
     back = "starts again when it is back"
-    hopeful = [replace(host, state=HostState.LOST) for host in missing if host.state is HostState.OPEN]
-    if not hopeful or is_cut_off(run):
+    silent = [h for h in missing if h.state is HostState.OPEN and h.link is not Link.CONNECTED]
+    if not silent or is_cut_off(run):
         return back
     without = run
-    for host in hopeful:
-        without = without.with_host(host)
+    for host in silent:
+        without = without.with_host(replace(host, state=HostState.LOST))
     if slots.next_assignment(without).waits_for:
         return back
     return f"{back}, or without it when it has been silent for {duration(run.plan.timing.lost_after_s)}"

@@ -9,7 +9,7 @@ disjoint classes that add up to the elapsed time:
     warmup   from then to the first new step        host     waiting for a host to answer, or to be replaced
     lost     trained, and trained again             room     waiting for room on the checkpoint's disk
     save     saves paused the training              unseen   no coordinator ran, and no step shows what was done
-    rescue   a survivor wrote its state
+    rescue   a survivor wrote its state             queue    in the queue, after it had made way
 
 Events have the time of a generation's release, but not of its first and last steps. If there is a history, it has them
 (`Moved`), with the time of the script's saves and the times in which a coordinator ran. Without it, a generation trains
@@ -117,7 +117,7 @@ class Account:
 
 CLASSES = (
     *("connect", "start", "restore", "warmup", "lost", "save"),
-    *("stall", "stop", "backoff", "host", "room", "unseen", "rescue"),
+    *("stall", "stop", "backoff", "host", "room", "unseen", "rescue", "queue"),
 )
 
 UNSEEN_AFTER_S = 15.0
@@ -137,6 +137,7 @@ _BEGINS = {
     Kind.WAITING_FOR_HOST: "host",
     Kind.WAITING_FOR_ROOM: "room",
     Kind.ROOM_AGAIN: "backoff",
+    Kind.QUEUED: "queue",
 }
 """What a run does after an event."""
 
@@ -164,7 +165,8 @@ def account(
         moved: the first and the newest steps, by generation.
         watched: the times in which a coordinator ran, in order; empty if they were not recorded.
     """
-    relevant = [event for event in events if event.kind in KINDS]
+    # Of a run that has not trained, the time in the queue does not count.
+    relevant = [e for e in events if e.kind in KINDS and (e.kind is not Kind.QUEUED or e.generation)]
     if not relevant:
         return None
     ended = next((event for event in relevant if event.kind in _ENDS), None)
@@ -296,9 +298,9 @@ def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[flo
 
 
 def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span]:
-    """Split a span at the times without a coordinator."""
+    """Split a span at the times without a coordinator. Of a run in the queue no times with one are recorded."""
     begin, end = max(begin, span.begin), min(end, span.end)
-    if begin >= end or (span.state == "training" and not is_open):
+    if begin >= end or span.state == "queue" or (span.state == "training" and not is_open):
         return [span]
     parts = (Span(span.state, span.begin, begin), Span("unseen", begin, end), Span(span.state, end, span.end))
     return [part for part in parts if part.end > part.begin]

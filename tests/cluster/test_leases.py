@@ -203,6 +203,8 @@ def test_a_run_makes_way_for_a_higher_priority_and_goes_on_later_from_its_checkp
     assert [event["kind"] for event in events].count("queued") == 2
     after = cluster.wait(lambda run: run["phase"] == "RUNNING" and (run["global_step"] or 0) > 0, timeout=90)
     assert (after["run_id"], after["generation"]) == (run_id, 2)
+    badput = after["time_use"]["badput"]
+    assert badput["queue"] > badput["stop"], "while the other one imported and trained"
     (resumed,) = cluster.events(kind="resumed")
     saved = re.search(r"makes way for u-.*saved at step (\d+)", json.dumps(events))
     assert saved is not None

@@ -810,6 +810,12 @@ def test_a_host_is_let_in_again_whatever_has_shut_it_out(acting: Page, state: st
     assert acting.do("(state) => drainButton({}, {host: 'a', state}).textContent", state) == f"{verb}…"
 
 
+def test_a_drain_says_when_the_tasks_move(acting: Page) -> None:
+    acting.do("drainButton({}, {host: 'a', state: 'ready'}).click()")
+    said = acting.text("#dialog")
+    assert "at the next verified checkpoint, or at the next restart where none is kept" in said
+
+
 # ---------------------------------------------------------------- logs
 
 

@@ -154,8 +154,8 @@ def test_what_is_wrong_stands_first(js: Any) -> None:
     assert say(js, order, tasks, " WORKER:2 ") == "2"
     assert say(js, "a.map(isInTrouble)", [
         {"phase": "EXITED", "cause": "finished"}, {"phase": "EXITED", "cause": "oom"}, {"state": "quarantined"},
-        {"state": "ready", "problem": "full"}, {"phase": "RUNNING"},
-    ]) == [False, True, True, True, False]  # fmt: skip
+        {"state": "ready", "problem": "full"}, {"state": "unmounted"}, {"phase": "RUNNING"},
+    ]) == [False, True, True, True, True, False]  # fmt: skip
     odd = {
         "nonfinite": {
             "loss": {"value": "nan", "global_step": 1200},

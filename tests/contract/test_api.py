@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
@@ -32,6 +33,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Ask, Plan
 from orchestrator.head.api.client import Client
+from orchestrator.head.code.snapshots import Snapshot, Snapshots
 from orchestrator.head.coordinator import server as api_server
 from orchestrator.head.coordinator.coordinator import Coordinator
 from orchestrator.head.node.paths import Paths
@@ -84,10 +86,17 @@ class Rig:
         plan = replace(plan, hosts=tuple(self.hosts.plans.values()), workdir=str(self.workdir), **changes)
         return json.loads(json.dumps(asdict(plan)))  # type: ignore[no-any-return]
 
+    def submission(self, **changes: Any) -> dict[str, Any]:
+        return {"plan": self.plan(**changes), "secrets": {}, "from_scratch": False}
+
     def submit(self, **changes: Any) -> dict[str, Any]:
-        return self.client.post(
-            "/v1/runs", {"plan": self.plan(**changes), "secrets": {}, "from_scratch": False}
-        )
+        return self.client.post("/v1/runs", self.submission(**changes))
+
+    def snapshot(self, script: str = "print(1)\n") -> Snapshot:
+        """Take a snapshot of the working directory with this script, as `orch up` does."""
+        (self.workdir / "train.py").write_text(script)
+        plan = replace(make_plan(["a", "b"], checkpoint=False), workdir=str(self.workdir))
+        return Snapshots(self.paths.state_dir).take(plan)
 
     def status(self) -> dict[str, Any]:
         return self.client.get("/v1/status", {"name": "t"})["runs"][0]  # type: ignore[no-any-return]
@@ -369,6 +378,55 @@ def test_row_54_up_from_many_at_once_is_one_run(rig: Rig) -> None:
     assert sorted(answer["created"] for answer in answers) == [False] * 7 + [True]
 
 
+class SeenSnapshots(Snapshots):
+    """Snapshots that say when one is to be kept."""
+
+    def __init__(self, state_dir: str) -> None:
+        super().__init__(state_dir)
+        self.seen = threading.Event()
+
+    def keep(self, name: str, digest: str) -> Snapshot:
+        self.seen.set()
+        return super().keep(name, digest)
+
+
+def test_a_submission_that_waits_for_the_lock_of_the_code_holds_up_no_decision(rig: Rig) -> None:
+    snapshots = rig.coordinator._snapshots = SeenSnapshots(rig.paths.state_dir)
+    body = {**rig.submission(), "code": rig.snapshot().digest}
+    answers: list[dict[str, Any]] = []
+    asker = threading.Thread(target=lambda: answers.append(rig.client.post("/v1/runs", body)))
+    handle = os.open(snapshots.directory, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as `orch gc` holds it
+    try:
+        asker.start()
+        assert snapshots.seen.wait(SOON_S)
+        assert rig.coordinator.loop.call(lambda: "decided", timeout_s=SOON_S) == "decided"
+        assert answers == []
+    finally:
+        os.close(handle)
+    asker.join(SOON_S)
+    assert snapshots.names() == [answers[0]["run_id"]]
+
+
+def test_of_many_submissions_at_once_the_one_that_begins_has_its_own_code(rig: Rig) -> None:
+    answers: dict[str, dict[str, Any]] = {}
+
+    def ask(digest: str) -> None:
+        answers[digest] = rig.client.post("/v1/runs", {**rig.submission(), "code": digest})
+
+    digests = [rig.snapshot(f"print({number})\n").digest for number in range(8)]
+    askers = [threading.Thread(target=ask, args=(digest,)) for digest in digests]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(SOON_S)
+    (begun,) = [digest for digest in digests if answers[digest]["created"]]
+    run_id = answers[begun]["run_id"]
+    kept = rig.coordinator._snapshots.snapshot_of(run_id)
+    assert kept is not None
+    assert (kept.digest, rig.coordinator._snapshots.names()) == (begun, [run_id])
+
+
 @pytest.mark.fault(54)
 def test_row_54_kill_twice_and_kill_of_what_has_ended(rig: Rig) -> None:
     run_id = rig.submit()["run_id"]
@@ -501,9 +559,11 @@ def test_stacks_of_tasks_that_answer_and_of_those_that_do_not(rig: Rig) -> None:
 def test_a_run_that_cannot_be_kept_leaves_nothing_behind(rig: Rig) -> None:
     os.rmdir(rig.paths.runs)
     Path(rig.paths.runs).write_text("a file where the directory should be")
+    code = rig.snapshot().digest
     with pytest.raises(OrchestratorError, match="cannot be written"):
-        rig.client.post("/v1/runs", {"plan": rig.plan(), "secrets": {"TOKEN": "hunter2"}})
+        rig.client.post("/v1/runs", {"plan": rig.plan(), "secrets": {"TOKEN": "hunter2"}, "code": code})
     assert rig.client.get("/v1/status")["runs"] == []
+    assert rig.coordinator._snapshots.names() == []
     secrets = Path(rig.paths.state_dir) / "secrets"
     assert list(secrets.iterdir()) == []
     os.unlink(rig.paths.runs)
@@ -553,10 +613,15 @@ def test_row_59_a_run_that_cannot_be_read_is_named_and_the_rest_is_taken_up(rig:
     with sqlite3.connect(rig.paths.journal) as db:
         db.execute("UPDATE runs SET state = '{}' WHERE run_id = ?", (broken,))
     rig.start_coordinator()
-    assert [run["run_id"] for run in rig.client.get("/v1/status")["runs"]] == [other]
-    warning = rig.client.get("/v1/coordinator")["warning"]
-    assert f"{broken} is set aside: its state in the journal cannot be read" in warning
-    assert "orch recover" in warning
+    status = rig.client.get("/v1/status")
+    assert [run["run_id"] for run in status["runs"]] == [other]
+    (trouble,) = status["troubles"]
+    assert f"{broken} is set aside: its state in the journal cannot be read" in trouble
+    assert "orch recover" in trouble
+    assert rig.client.get("/v1/coordinator")["warning"].count(trouble) == 1
+    with pytest.raises(Refused, match=f"{broken} is set aside") as caught:
+        rig.client.get("/v1/status", {"name": "t"})
+    assert "orch recover" in str(caught.value.hint)
     events = rig.client.get("/v1/events", {"name": broken})["events"]
     assert events[-1]["kind"] == "run-set-aside"
     with pytest.raises(Refused, match=f"may be active, and cannot be read: {broken}"):

@@ -220,7 +220,7 @@ def command(session: Session, /, **options: Any) -> None:
     session.answer(document, *(proof(ended, session.paint) for ended in result.runs))
     if request.all_runs and not result.runs and not session.wants_json:
         session.say("No run is active")
-    problem = killing.verdict(result.runs) or result.problem
+    problem = killing.verdict([*result.already, *result.runs]) or result.problem
     if problem:
         raise problem
 

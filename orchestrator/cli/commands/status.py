@@ -118,6 +118,7 @@ def _watch(name: str | None, session: Session) -> int:
             if recorded is None:
                 raise
             document, notes = recorded, [_recorded_sentence(e, recorded), "Trying again"]
+        notes += document.get("troubles", ())
         text = render.status(document, session.paint, width=session.width)
         note_lines = [line for note in notes for line in fold(note, session.width, indent="  ")]
         return screen("\n".join([text, "", *note_lines, session.paint("q quits", "dim")]))

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from orchestrator.cli.commands.drain import old_name_option, run
 from orchestrator.cli.help import json_option, orch_command
 from orchestrator.cli.run_choice import complete_host, run_and
 from orchestrator.cli.session import Session
 from orchestrator.cli.show.terminal import printable
+
+
+def answer(host: str, of_run: Mapping[str, Any]) -> str:
+    """Return the sentence for people: that the host can take tasks of a run, or why it cannot yet."""
+    state, reason = of_run.get("state"), of_run.get("reason")
+    can = "; it can take tasks" if state in ("ready", "spare") else ""
+    return f"{host} is {state} for {of_run.get('run_id')}" + (f": {reason}" if reason else can)
 
 
 @orch_command(
@@ -27,9 +37,6 @@ def command(session: Session, name: str | None, host: str, old_name: str | None)
     spare. Without NAME: for all runs, and runs can be placed there again.
     """
     answered = run(name or old_name, host, session, verb="undrain")
-    shown = [
-        f"{host} is {of_run.get('state')} for {of_run.get('run_id')}; it can take tasks"
-        for of_run in answered.get("runs", [answered])
-    ]
+    shown = [answer(host, of_run) for of_run in answered.get("runs", [answered])]
     shown += [f"runs can be placed on {host}"] if "runs" in answered else []
     session.answer(answered, *map(printable, shown))

@@ -30,7 +30,7 @@ def status(document: Document, paint: Paint, *, width: int | None = None) -> str
     """Format a status document: the active runs (or the last ended one) in full, the others on a line each."""
     runs = list(document.get("runs") or [])
     if not runs and document.get("troubles"):
-        return "The journal has no runs"
+        return "No run can be shown"
     if not runs:
         return "No runs yet; `orch up FILE` starts one"
     full = [each_run for each_run in runs if is_active(each_run)] or [runs[-1]]

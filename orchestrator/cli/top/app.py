@@ -19,6 +19,7 @@ from orchestrator.cli.show import causes, render
 from orchestrator.cli.show.terminal import inert
 from orchestrator.cli.top import view
 from orchestrator.cli.top.feed import Feed, Seen
+from orchestrator.client.choice import is_active
 from orchestrator.client.client import Run
 from orchestrator.core.errors import OrchestratorError
 
@@ -393,14 +394,17 @@ class Top(App[None]):
             self.notify("choose a task: its host is drained", severity="warning")
             return
         self._confirm(
-            f"Drain {host}? Its tasks move at the next verified checkpoint, and it gets no more.",
+            f"Drain {host}? It gets no more tasks. Those that it has move at the next verified checkpoint, or at the "
+            "next restart where none is kept.",
             lambda run: run.drain(host),
         )
 
     def action_kill(self) -> None:
         """Kill the run, once that is confirmed."""
         shown = self._seen.run
-        if shown is not None:
+        if shown is not None and not is_active(shown):
+            self.notify(f"{render.title(shown)} has ended", severity="warning", markup=False)
+        elif shown is not None:
             self._confirm(
                 f"Kill {render.title(shown)}? Every task is stopped, with a grace period.",
                 lambda _run: self._feed.kill(shown),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from orchestrator.core.events import HostReported
 from orchestrator.core.hosts.slots import waits_for_checkpoint
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.state.host import Host
+from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Deadline, Instant
 from orchestrator.core.state.phase_states import Running
 from orchestrator.core.state.run import Run
@@ -93,6 +93,12 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
 def _missing(run: Run, host: Host) -> str:
     path = run.plan.checkpoint.dir if run.plan.checkpoint is not None else "the checkpoint directory"
     return f"{path} on {host.name} is not the directory in which the run saves: its share is not mounted"
+
+
+def unmounted(run: Run, host: Host) -> str | None:
+    """Return that the share is not mounted on a host that is otherwise ready; None if that is not known."""
+    is_there = host.link is Link.CONNECTED and host.facts is not None
+    return _missing(run, host) if is_there and host.dir_missing else None
 
 
 def hangs(run: Run) -> bool:

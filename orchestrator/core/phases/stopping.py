@@ -5,7 +5,7 @@ What follows once all tasks have ended is in `settling`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -22,7 +22,7 @@ from orchestrator.core.phases import restart
 from orchestrator.core.plan import PRIORITIES, TaskId
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant
-from orchestrator.core.state.phase_states import Ended, Intent, Phase, Queued, Running, Stopping
+from orchestrator.core.state.phase_states import Ended, Intent, Phase, Queued, Running, Stopping, Swept
 from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
@@ -269,6 +269,12 @@ def ends_saved(run: Run) -> bool:
     return may_go_on and first_cause is not None and first_cause.cause.row.ends_saved
 
 
+def left_behind(proof: Mapping[str, Swept] | None) -> str:
+    """Return what the proof has found on the hosts; empty if it has found nothing."""
+    left = [f"{name}: {what}" for name, swept in (proof or {}).items() for what in swept.left]
+    return f"left behind: {'; '.join(left)}" if left else ""
+
+
 _END_NOTES = {
     Phase.SUCCEEDED: NoteKind.SUCCEEDED,
     Phase.FAILED: NoteKind.FAILED,
@@ -285,9 +291,8 @@ def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) ->
     last = turn.run.first_cause
     if phase is Phase.KILLED and last is not None and last.done and last.generation == turn.run.generation:
         say_done(turn, "killed before it started again")
-    left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]
-    if left and turn.run.problem is None:
-        turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))
+    if (left := left_behind(proof)) and turn.run.problem is None:
+        turn.set(problem=Problem(code="left", message=left, exit_code=6))
     if phase is Phase.FAILED and turn.run.problem is None:
         turn.set(problem=Problem(code="failed", message=reason))
     turn.note(_END_NOTES[phase], reason, None, **(why(turn.run) if phase is Phase.FAILED else {}))

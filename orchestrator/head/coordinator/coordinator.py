@@ -110,6 +110,7 @@ class Coordinator:
         self._unreadable: frozenset[str] = frozenset()
         self._secrets = Secrets(paths.state_dir)
         self._snapshots = Snapshots(paths.state_dir)
+        self._submitting = threading.Lock()
         self._logs = LogCopier(
             RunLogs(paths.state_dir), self._limit_reached, do=Crew().do, skewed=self._clock_differs
         )
@@ -228,10 +229,9 @@ class Coordinator:
         """Return a text about what needs a person's attention; None if all is well."""
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
-        aside = [f"{entry.sentence}; {conflicts.WAY_BACK}" for entry in self._set_aside]
         own = [self._warning] if self._warning else []
         own += [str(entry["sentence"]) for entry in self._effects.document()]
-        return "; ".join([*own, *aside, *stopped, *self._troubles()]) or None
+        return "; ".join([*own, *stopped, *self._troubles()]) or None
 
     def _troubles(self) -> list[str]:
         """Return sentences about problems with the head node's own records."""
@@ -239,6 +239,7 @@ class Coordinator:
         return [
             *filter(None, [self.loop.trouble() or full, budget.warning(self._records_bytes)]),
             *plan_copies.missing(self.paths, self._known()),
+            *(f"{entry.sentence}; {conflicts.WAY_BACK}" for entry in self._set_aside),
         ]
 
     def status(self, name: str | None, *, waiting: bool = True) -> dict[str, Any]:
@@ -296,6 +297,9 @@ class Coordinator:
                 f"{old} has ended, and only its records are kept",
                 hint=f"`orch why {old}`, `orch logs {old}` and `orch report {old}` show them",
             )
+        for entry in self._set_aside:
+            if name in (entry.name, entry.run_id):
+                raise Refused(entry.sentence, hint=conflicts.WAY_BACK)
         known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
         raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
 
@@ -331,10 +335,27 @@ class Coordinator:
             if not asked and not self.loop.call(lambda: self._turn(plan))[0].has_come:
                 asked = list(plan.hosts)  # what was known of them may be over
             self.look_around(asked)
-        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients, code))  # type: ignore[no-any-return]
+        with self._submitting:  # one at a time, so that no other run gets this id
+            run_id = self.loop.call(lambda: self.journal.next_run_id(plan.name))
+            try:
+                # The deciding thread must not wait for the locks that a command or `tidy` may hold for long
+                kept = self._snapshots.keep(run_id, code).left_out if code else ()
+                left_out = tuple((entry.path, entry.reason) for entry in kept[:_LEFT_OUT_MAX])
+                return self.loop.call(  # type: ignore[no-any-return]
+                    lambda: self._submit(run_id, plan, secrets, from_scratch, recipients, left_out)
+                )
+            finally:
+                if run_id not in self.loop.runs:
+                    self._snapshots.forget(run_id)
 
     def _submit(
-        self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool, recipients: Sequence[str], code: str
+        self,
+        run_id: str,
+        plan: Plan,
+        secrets: Mapping[str, str],
+        from_scratch: bool,
+        recipients: Sequence[str],
+        left_out: tuple[tuple[str, str], ...],
     ) -> tuple[Run, bool]:
         runs = list(self.loop.runs.values())
         for run in runs:
@@ -347,7 +368,6 @@ class Coordinator:
         now = time.monotonic()
         chosen = plan.queue is None and self.loop.known.has_choice(plan)
         place = self._place(plan) if chosen else None
-        run_id = self.journal.next_run_id(plan.name)
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)
         try:
@@ -355,7 +375,6 @@ class Coordinator:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
                 self._secrets.save(run_id, secrets)
                 self._messenger.save(run_id, recipients)
-            left_out = self._snapshots.keep(run_id, code).left_out if code else ()
             run = new_run(
                 run_id,
                 pool.placed(plan, place) if place is not None else plan,
@@ -363,7 +382,7 @@ class Coordinator:
                 at=now,
                 from_scratch=from_scratch,
                 owner=self.owner,
-                left_out=tuple((entry.path, entry.reason) for entry in left_out[:_LEFT_OUT_MAX]),
+                left_out=left_out,
             )
             if run.plan != plan:
                 run = replace(run, asked=plan)
@@ -373,7 +392,6 @@ class Coordinator:
             if run_id not in self.loop.runs:  # a run that was refused leaves nothing behind
                 self._secrets.remove(run_id)
                 self._messenger.ended(run_id)
-                self._snapshots.forget(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
         # The journal has the run by now, so there are only copies of runs that have begun.

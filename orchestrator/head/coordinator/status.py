@@ -13,7 +13,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.concerns import CONCERNS
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.gang import gang
-from orchestrator.core.hosts import host_state
+from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.launching.environment import endpoint
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan, TaskId
@@ -76,7 +76,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "phase_age_s": round(now - run.since_at, 1),
         "strategy": run.plan.strategy,
         "epoch": run.epoch,
-        "steps_per_s": chief.progress.measured.get("steps_per_s") if chief.phase.may_live else None,
+        "steps_per_s": _pace(run, chief),
         "training_epoch": chief.progress.epoch,
         "training_epochs": chief.progress.epochs,
         **_times(run, chief, times.get(run.run_id)),
@@ -154,13 +154,15 @@ def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
     }
 
 
+def _pace(run: Run, chief: Task) -> float | None:
+    """Return the chief's steps per second; None while its host is not heard: it may have stopped since."""
+    is_heard = chief.phase.may_live and run.host(chief.host).link is Link.CONNECTED
+    return chief.progress.measured.get("steps_per_s") if is_heard else None
+
+
 def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
     """Return the begin of the run, its total number of steps, and the time that the rest takes at its pace."""
-    step, total, pace = (
-        run.global_step,
-        chief.progress.steps_total,
-        chief.progress.measured.get("steps_per_s"),
-    )
+    step, total, pace = run.global_step, chief.progress.steps_total, _pace(run, chief)
     eta_s = None
     if run.phase is Phase.RUNNING and step is not None and total is not None and pace:
         eta_s = round(max(0, total - step) / pace, 1)
@@ -296,7 +298,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
     return {
         "host": host.name,
         "state": _state(host, holds=bool(tasks)),
-        "reason": host.state_why or host.problem,
+        "reason": host.state_why or host.problem or checkpoint_dir.unmounted(run, host),
         "hint": host_state.STUCK_HINT if host.state is HostState.STUCK else None,
         "tasks": tasks,
         "link": host.link.value,
@@ -331,6 +333,8 @@ def _state(host: Host, *, holds: bool) -> str:
         return str(host.link.value).lower()
     if host.facts is None:
         return "preparing"
+    if host.dir_missing:
+        return "unmounted"
     return "ready" if holds else "spare"
 
 

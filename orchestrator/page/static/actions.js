@@ -121,7 +121,7 @@ export const drainButton = (view, host) => {
     verb = undo ? "undrain" : "drain";
   const what = undo
     ? "It may be given tasks again."
-    : "Its tasks move to another host at the next verified checkpoint, or at once where none is kept.";
+    : "Its tasks move to another host at the next verified checkpoint, or at the next restart where none is kept.";
   return h(
     "button",
     {

@@ -369,7 +369,17 @@ export const gauges = (gpus) =>
     : ["–"];
 
 // A task or host that is not as it should be: it stands above the others, which keep their order.
-const TROUBLE = ["FAILED", "LOST", "UNREACHABLE", "STALLED", "lost", "unreachable", "quarantined", "stuck"];
+const TROUBLE = [
+  "FAILED",
+  "LOST",
+  "UNREACHABLE",
+  "STALLED",
+  "lost",
+  "unreachable",
+  "quarantined",
+  "stuck",
+  "unmounted",
+];
 const ENDED_WELL = ["finished", "ordered"];
 export const isInTrouble = (one) =>
   TROUBLE.includes(one.phase || one.state) ||

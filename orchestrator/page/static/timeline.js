@@ -23,6 +23,7 @@ export const STATES = {
   backoff: { word: "waiting", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   host: { word: "waiting for a host", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   room: { word: "waiting for room", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
+  queue: { word: "waiting in the queue", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   save: { word: "saving", light: "#3d9578", dark: "#85fed8", pattern: "horizontal", rank: 2 },
   unseen: { word: "nobody watched", light: "#002c76", dark: "#88b5fc", pattern: "dashed", rank: 2 },
   rescue: { word: "rescuing", light: "#3d9578", dark: "#85fed8", pattern: "horizontal", rank: 2 },
@@ -114,6 +115,7 @@ export const CLASSES = [
   ["backoff", "backoff", "waiting"],
   ["host", "host", "waiting for a host"],
   ["room", "room", "waiting for room"],
+  ["queue", "queue", "waiting in the queue"],
   ["unseen", "unseen", "nobody watched"],
 ];
 

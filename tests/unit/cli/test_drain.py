@@ -60,6 +60,25 @@ def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "reason", "said"),
+    [
+        ("ready", None, "ready for {}; it can take tasks"),
+        ("spare", "", "spare for {}; it can take tasks"),
+        ("spare", "its disk is full", "spare for {}: its disk is full"),
+        ("stuck", "pid 7 cannot be killed", "stuck for {}: pid 7 cannot be killed"),
+        ("unreachable", None, "unreachable for {}"),
+    ],
+)
+def test_undrain_says_whether_the_host_can_take_tasks(
+    orch: Desk, api: FakeApi, state: str, reason: str | None, said: str
+) -> None:
+    api.runs.append(run_document(hosts=[{"host": "gpu-a"}, {"host": "gpu-b"}]))
+    _stands(api, state=state, reason=reason)
+    assert orch("undrain", "mnist", "gpu-b") == 0
+    assert orch.put_out == f"gpu-b is {said.format(RUN)}\n"
+
+
+@pytest.mark.parametrize(
     ("argv", "runs", "said"),
     [
         (("mnits", "gpu-b"), 1, "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),

@@ -49,7 +49,7 @@ def test_kill_proves_it(orch: Desk, api: FakeApi) -> None:
         "user would not be found\n"
     )
     assert orch.said == f"{RUN}: STOPPING: 2 tasks are asked to end\n"
-    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert api.posted == [(f"/v1/runs/{RUN}/kill", {"force": False})]
 
 
 def test_kill_names_the_host_that_did_not_answer(orch: Desk, api: FakeApi) -> None:
@@ -60,6 +60,13 @@ def test_kill_names_the_host_that_did_not_answer(orch: Desk, api: FakeApi) -> No
     assert "error: could not check gpu-b: no answer\n" in orch.said
 
 
+def test_a_kill_that_is_repeated_names_the_host_that_was_not_checked(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document(phase="KILLED", proof={"hosts": {}, "unreachable": ["gpu-b"]}))
+    assert orch("kill", "mnist") == 4
+    assert orch.said.startswith(f"{RUN} had already ended: KILLED\nerror: could not check gpu-b: no answer\n")
+    assert api.posted == []
+
+
 @pytest.mark.parametrize("left", ["pid 4242: D state", {"pid": 4242, "why": "D state"}])
 def test_kill_names_what_cannot_be_killed(orch: Desk, api: FakeApi, left: object) -> None:
     api.runs.append(run_document())
@@ -68,7 +75,7 @@ def test_kill_names_what_cannot_be_killed(orch: Desk, api: FakeApi, left: object
     assert (
         "error: could not be killed: gpu-a pid 4242: D state; gpu-a ports still in use: 20001\n" in orch.said
     )
-    assert api.posted == [("/v1/runs/mnist/kill", {"force": True})]
+    assert api.posted == [(f"/v1/runs/{RUN}/kill", {"force": True})]
 
 
 def test_kill_of_a_run_that_has_ended(orch: Desk, api: FakeApi) -> None:
@@ -149,7 +156,7 @@ def test_a_run_of_the_name_of_pods_that_wait_is_killed_too(orch: Desk, api: Fake
     api.runs.append(run_document())
     kills(api, PROVEN)
     assert orch("kill", "mnist") == 0
-    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert api.posted == [(f"/v1/runs/{RUN}/kill", {"force": False})]
     assert f"{RUN}: KILLED\n" in orch.put_out
     assert pods.lent == []
 
@@ -195,7 +202,7 @@ def test_pods_that_wait_and_another_run(orch: Desk, api: FakeApi, pods: Pods) ->
     api.runs.append(run_document())
     kills(api, PROVEN)
     assert orch("kill", "waiting", "mnist") == 0
-    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert api.posted == [(f"/v1/runs/{RUN}/kill", {"force": False})]
     assert pods.lent == []
 
 
@@ -210,7 +217,7 @@ def test_an_api_server_that_is_away_keeps_no_run_alive(
     assert orch("kill", *words) == 3, "pods are still lent"
     assert "warning: the pods of waiting are not given back: kubectl (namespace lab): Unable to" in orch.said
     assert "error: kubectl (namespace lab): Unable to connect to the server" in orch.said
-    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert api.posted == [(f"/v1/runs/{RUN}/kill", {"force": False})]
     assert f"{RUN}: KILLED\n" in orch.put_out
     assert pods.lent == ["waiting"]
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import on_slurm
-from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.client.waiting import Wait
+from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
 from orchestrator.head.reach.slurm import job
+from orchestrator.head.records.runlogs import RunLogs
 from tests.contract.fake_api import run_document
 from tests.unit.cli.desk import SPEC, Desk
 from tests.unit.head.recording import RUN, Head
@@ -150,8 +152,64 @@ def test_what_is_followed_is_the_run_of_the_job_and_not_another_one_of_that_name
         f'echo \'{{"allocation": "9.0", "run_id": "mnist-own"}}\' > "{place}/{job.BEGUN}"; echo 9',
     )
     cluster.says("JobState=COMPLETED Restarts=0")
-    desk("up", spec, "--on", "slurm")
-    assert desk.put_out == "mnist-own\n", "its job is over before anybody can ask for its events"
+    assert desk("up", spec, "--on", "slurm") == 0, "its job is over before anybody can ask for its events"
+    assert desk.put_out == "mnist-own\n"
+
+
+@pytest.mark.parametrize("option", ["--wait", "--follow"])
+@pytest.mark.parametrize(
+    ("phase", "code", "said"),
+    [
+        ("FAILED", 1, f"{RUN}  FAILED"),
+        ("RUNNING", 3, "error: job 9 is NODE_FAIL: no coordinator is running\n"),
+    ],
+)
+def test_a_wait_ends_with_the_job_and_with_the_outcome_where_the_job_has_written_it(
+    tmp_path: Path, cluster: Cluster, spec: str, option: str, phase: str, code: int, said: str
+) -> None:
+    desk = Desk(tmp_path)
+    place = job.directory(desk.paths.state_dir, "mnist")
+    document = {"schema": 1, "runs": [run_document(run_id=RUN, phase=phase)]}
+    (tmp_path / "written").write_text(json.dumps(document))
+    cluster.program(
+        "sbatch",
+        f'cp "{tmp_path}/written" "{place}/status.json"\n'
+        f'echo \'{{"allocation": "9.0", "run_id": "{RUN}"}}\' > "{place}/{job.BEGUN}"; echo 9',
+    )
+    cluster.says("JobState=NODE_FAIL Restarts=0")
+    assert desk("up", spec, "--on", "slurm", option) == code
+    assert said in desk.said
+    assert "the run continues" not in desk.said
+    assert desk.clock < 1.0
+
+
+def test_a_wait_for_the_run_of_a_job_that_is_queued_again_says_that_it_goes_on_asking(
+    desk: Desk, cluster: Cluster
+) -> None:
+    cluster.says("JobState=PENDING")
+    last_answer(desk, "RUNNING")
+    on_slurm.run_environment(desk, "t")
+    told: list[str] = []
+    run = {"name": "t", "run_id": RUN}
+    with pytest.raises(WaitTimedOut):
+        Wait(desk, desk.client(), run, until=lambda _: False, say=told.append, timeout_s=1.0).to_its_end()
+    assert told == ["job 7 is PENDING (None): no coordinator is running; it is asked again"]
+
+
+def test_logs_are_followed_until_the_job_ends(desk: Desk, cluster: Cluster) -> None:
+    cluster.says("JobState=COMPLETING", "JobState=COMPLETING", "JobState=NODE_FAIL")
+    last_answer(desk, "RUNNING")
+    place = job.directory(desk.paths.state_dir, "t")
+    Path(place, "runs").mkdir(mode=0o700)
+    RunLogs(place).append(RUN, "worker:0", 1, 0, b"990.000000 o loading\n")
+
+    def on_pause() -> None:
+        assert desk.clock < 5.0, "it goes on for ever"
+
+    desk.on_pause = on_pause
+    assert desk("logs", "t", "--follow") == 0, desk.said
+    assert desk.put_out == "worker:0 | loading\n"
+    assert desk.said == "job 7 is NODE_FAIL: no coordinator is running\n"
 
 
 def test_each_job_has_a_token_of_its_own_and_a_failed_submission_says_how_to_find_the_job(

@@ -23,9 +23,9 @@ from tests.unit.cli.desk import RUN, WHY, Desk
 Do = Callable[[Top, Pilot[None]], Awaitable[None]]
 
 
-def play(desk: Desk, do: Do, *, size: tuple[int, int] = (120, 35)) -> Top:
+def play(desk: Desk, do: Do, *, size: tuple[int, int] = (120, 35), name: str | None = None) -> Top:
     """Run the application on a terminal of this size, look once, and let a test do something."""
-    app = Top(Feed(desk, None), every_s=3600)
+    app = Top(Feed(desk, name), every_s=3600)
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
@@ -116,15 +116,47 @@ def test_a_kill_is_asked_about_and_ordered(orch: Desk, api_run: FakeApi) -> None
         assert api_run.posted == []
         await pilot.press("k", "y")
         await looked(app, pilot)
-        assert api_run.posted == [("/v1/runs/mnist/kill", {"force": False})]
+        assert api_run.posted == [(f"/v1/runs/{RUN}/kill", {"force": False})]
 
     play(orch, do)
+
+
+def test_a_run_that_has_ended_is_not_killed_nor_is_a_newer_one_of_its_name(
+    orch: Desk, api_run: FakeApi
+) -> None:
+    api_run.runs[0]["phase"] = "FAILED"
+    api_run.runs.append(run_document(run_id="mnist-20261120-2"))
+
+    async def do(app: Top, pilot: Pilot[None]) -> None:
+        await pilot.press("k")
+        await looked(app, pilot)
+        [told] = list(app._notifications)
+        assert told.message == f"{RUN} has ended"
+        await pilot.press("y")
+        await looked(app, pilot)
+        assert api_run.posted == []
+
+    play(orch, do, name=RUN)
+
+
+def test_the_stacks_are_those_of_the_run_that_is_shown(orch: Desk, api_run: FakeApi) -> None:
+    api_run.runs.append(run_document(run_id="mnist-20261120-2"))
+
+    async def do(app: Top, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await looked(app, pilot)
+        assert [path for path, _ in api_run.posted] == [f"/v1/runs/{RUN}/stacks"]
+
+    play(orch, do, name=RUN)
 
 
 def test_a_drain_is_of_the_host_of_the_chosen_task(orch: Desk, api_run: FakeApi) -> None:
     async def do(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("down")
-        await pilot.press("d", "y")
+        await pilot.press("d")
+        asked = " ".join(str(text.render()) for text in app.screen.query(Static))
+        assert "or at the next restart where none is kept" in asked
+        await pilot.press("y")
         await looked(app, pilot)
         assert api_run.posted == [(f"/v1/runs/{RUN}/drain", {"host": "gpu-b"})]
 

@@ -172,7 +172,7 @@ def test_a_run_that_a_job_left_by_force_is_ended_first(job: Job, monkeypatch: py
     job.left = [run_document(name="left")]
     assert job.run(monkeypatch, SUCCEEDED) == 0
     drained = "/v1/runs/mnist-20261120-1/drain"  # of each of its two hosts
-    assert job.asked == [drained, drained, "/v1/runs/left/kill", "/v1/runs"]
+    assert job.asked == [drained, drained, "/v1/runs/mnist-20261120-1/kill", "/v1/runs"]
 
 
 @pytest.mark.parametrize(("state", "restarts"), [("COMPLETING", 1), ("PENDING", 1), ("REQUEUE_HOLD", 0)])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.commands.status import Keys
 from orchestrator.client import recorded
 from orchestrator.core.plan import QueuePlan
 from orchestrator.core.state.run import new_run
@@ -57,6 +59,27 @@ def test_a_journal_that_cannot_be_read_leaves_the_error(desk: Desk) -> None:
     assert desk("status") == 3
     assert desk.said.startswith("error: no coordinator is running behind")
     assert desk.put_out == ""
+
+
+@pytest.mark.fault(81)
+def test_a_run_that_cannot_be_read_is_named_with_the_way_out_and_not_called_no_run(desk: Desk) -> None:
+    with sqlite3.connect(desk.paths.journal) as db:
+        db.execute("UPDATE runs SET state = '{}'")
+    assert desk("status") == 3
+    assert desk.put_out == "No run can be shown\n"
+    assert f"warning: {RUN} is set aside: its state in the journal cannot be read" in desk.said
+    assert "`orch recover --hosts cluster.yaml` adopt its living tasks" in desk.said
+
+
+def test_the_screen_of_watch_names_it_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sqlite3.connect(desk.paths.journal) as db:
+        db.execute("UPDATE runs SET state = '{}'")
+    monkeypatch.setattr(Keys, "wait", lambda _keys, _seconds: "q")
+    monkeypatch.setattr(desk.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    desk.out_is_terminal = True
+    assert desk("status", "--watch") == 0
+    assert f"{RUN} is set aside" in desk.put_out
 
 
 def test_a_run_that_waits_in_the_queue_is_shown_too(tmp_path: Path) -> None:

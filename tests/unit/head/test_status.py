@@ -263,6 +263,9 @@ def test_of_each_end_the_latest_word_counts_and_the_order_stays() -> None:
         ({}, True, "ready"),
         ({}, False, "spare"),
         ({"facts": None}, False, "preparing"),
+        ({"facts": None, "dir_missing": True}, True, "preparing"),
+        ({"dir_missing": True}, True, "unmounted"),
+        ({"dir_missing": True, "link": Link.UNREACHABLE}, True, "unreachable"),
         ({"link": Link.UNREACHABLE}, False, "unreachable"),
         ({"link": Link.CONNECTING}, True, "connecting"),
         ({"state": HostState.LOST, "link": Link.UNREACHABLE}, True, "lost"),
@@ -277,6 +280,20 @@ def test_how_a_host_stands(changes: dict[str, Any], holds: bool, state: str) -> 
         run = run.with_task(replace(run.tasks[0], host="b"))
     shown = status.run_document(run, now=NOW)["hosts"][0]
     assert (shown["state"], shown["tasks"]) == (state, ["worker:0"] if holds else [])
+    unmounted = "/shared/t on a is not the directory in which the run saves: its share is not mounted"
+    assert shown["reason"] == (unmounted if state == "unmounted" else None)
+
+
+def test_the_pace_is_not_known_while_the_host_of_the_chief_is_not_heard() -> None:
+    """Another coordinator is connecting at first: what it took up was measured by the one before."""
+    run = a_run()
+    for task in run.tasks:
+        run = run.with_task(replace(task, progress=replace(task.progress, steps_total=460)))
+    told = []
+    for link in (Link.CONNECTED, Link.UNREACHABLE, Link.CONNECTING):
+        (shown,) = status.document([run.with_host(replace(run.hosts[0], link=link))], now=NOW)["runs"]
+        told.append((shown["steps_per_s"], shown["eta_s"], shown["global_step"]))
+    assert told == [(3.4, 100.0, 120), (None, None, 120), (None, None, 120)]
 
 
 def test_the_standby_of_a_run() -> None:

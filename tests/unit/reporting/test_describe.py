@@ -15,7 +15,7 @@ from orchestrator.core.state.checkpoint import Seed
 from orchestrator.core.state.host import Facts, Host, HostState, Link
 from orchestrator.core.state.phase_states import Intent, Phase, Swept
 from orchestrator.core.state.run import Run, new_run
-from orchestrator.core.state.task import Progress, Task, TaskPhase
+from orchestrator.core.state.task import Progress, Standby, Task, TaskPhase
 from orchestrator.reporting import describe
 from orchestrator.reporting.describe import reason
 from tests.unit.core.phases import in_phase
@@ -47,6 +47,14 @@ def task(
 ) -> dict[str, Any]:
     return {"phase": phase, "pid": pid, "progress": Progress(global_step=step, passing=passing)}
 
+
+def without_b(run: Run) -> Run:
+    """Return the run as one that may go on without the tasks of b."""
+    return replace(run, plan=replace(run.plan, replicas_min={"worker": 1}))
+
+
+UNMOUNTED = {**UP, "dir_missing": True}
+LEFT = Swept(("pid 9: cannot be killed",))
 
 STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNING
 
@@ -150,15 +158,6 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
             ),
             "step 120; b unreachable for 40 s; no step for 15 s",
         ),
-        (  # What was trained before is trained again: the run is not further than ever, and makes progress
-            run_in(
-                Phase.RUNNING,
-                hosts=(UP, DOWN),
-                tasks=(task(RUNNING, 120), task(RUNNING)),
-                own={"progress_at": 985.0, "position_at": 998.0},
-            ),
-            "step 120; b unreachable for 40 s; the other tasks make progress",
-        ),
         (
             run_in(
                 Phase.RUNNING,
@@ -238,6 +237,34 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         ),
         (
             run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                own={"intent": Intent.SUCCEED, "proof": {"a": Swept(), "b": Swept()}},
+                reason="done",
+            ),
+            "done; no leftover processes; reading the newest checkpoint, then done",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                own={"intent": Intent.SUCCEED, "proof": {"a": LEFT, "b": Swept()}},
+                reason="done",
+            ),
+            "done; left behind: a: pid 9: cannot be killed; reading the newest checkpoint, then done",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                own={"intent": Intent.SUCCEED, "proof": {"a": LEFT}},
+                reason="done",
+            ),
+            "done; left behind: a: pid 9: cannot be killed; checking b for leftover processes (1 of 2 hosts are "
+            "checked), then done",
+        ),
+        (
+            run_in(
                 Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, own={"intent": Intent.FAIL}, reason="bad"
             ),
             "bad; checking a, b for leftover processes, then FAILED",
@@ -246,7 +273,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
             run_in(
                 Phase.BACKOFF, reason="it failed", generation=2, generation_last=2, own={"start_at": 1004.0}
             ),
-            "it failed; generation 3 starts in 4 s",
+            "it failed; the next generation starts in 4 s",
         ),
         (
             run_in(
@@ -260,6 +287,20 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         (
             run_in(Phase.BACKOFF, reason="it failed", hosts=(UP, DOWN)),
             "it failed; waiting for b (unreachable, for 25 s); starts again when it is back",
+        ),
+        (  # A person must mount it: it is neither checked nor silent, and does not count as lost
+            without_b(run_in(Phase.BACKOFF, reason="it failed", checkpoint=True, hosts=(UP, UNMOUNTED))),
+            "it failed; waiting for b (/shared/t on b is not the directory in which the run saves: its share is not "
+            "mounted); starts again when it is back",
+        ),
+        (
+            without_b(run_in(Phase.BACKOFF, reason="it failed", checkpoint=True, hosts=(UP, DOWN))),
+            "it failed; waiting for b (unreachable, for 25 s); starts again when it is back, or without it when it "
+            "has been silent for 1 min",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="it failed", hosts=(UP, {**UNMOUNTED, "facts": None})),
+            "it failed; waiting for b (being checked and given the code, for 15 min); starts again when it is back",
         ),
         (
             run_in(Phase.BACKOFF, reason="it failed", tasks=(task(RUNNING), task(TaskPhase.EXITED))),
@@ -298,6 +339,15 @@ def test_sentence(run: Run, expected: str) -> None:
     assert reason(run, now=NOW).sentence == expected
 
 
+def test_the_number_of_a_generation_is_not_said_before_it_is_given_out() -> None:
+    """A standby may have it, or be of no use when the wait is over."""
+    run = run_in(Phase.BACKOFF, reason="it failed", generation=2, generation_last=3, own={"start_at": 1005.0})
+    waiting = tuple(replace(task, generation=3, phase=READY) for task in run.tasks)
+    for standby in (Standby(generation=3, tasks=waiting), Standby()):
+        told = reason(replace(run, standby=standby), now=NOW).sentence
+        assert told == "it failed; the next generation starts in 5 s"
+
+
 def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
     drained = {**UP, "state": HostState.DRAINED}
     told = (
@@ -332,7 +382,7 @@ FOUND = FirstCause(TaskId("worker", 0), 1, Cause.OOM, "it died")
                 Phase.BACKOFF, reason="it died", reason_rest="", first_cause=FOUND, own={"start_at": 1003.0}
             ),
             "first_cause",
-            "generation 1 starts in 3 s",
+            "the next generation starts in 3 s",
         ),
         (
             run_in(Phase.FAILED, reason="it died; given up", reason_rest="given up", first_cause=FOUND),

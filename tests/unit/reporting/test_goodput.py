@@ -193,6 +193,27 @@ def test_what_a_survivor_took_to_hand_over_its_state_is_a_class_of_its_own() -> 
     ]
 
 
+def test_the_time_in_the_queue_after_it_has_made_way_is_neither_stop_nor_unseen() -> None:
+    """A coordinator records no times of a run that waits, and another one may have begun meanwhile."""
+    told = [
+        *A_RESTART[:6],
+        Event(230, Kind.QUEUED, 1),
+        Event(530, Kind.QUEUED, 1),
+        Event(730, Kind.GENERATION, 2),
+    ]
+    for watched in ([], [(100, 231), (700, 740)]):
+        found = of(account(told, now=740, moved=MOVED, watched=watched))
+        assert (found.badput["stop"], found.badput["queue"], found.badput.get("unseen")) == (5, 500, None)
+    still = of(account(told[:7], now=630, moved=MOVED, watched=[(100, 231)]))
+    assert (still.badput["queue"], still.badput.get("unseen")) == (400, None)
+
+
+def test_the_queue_before_the_first_generation_does_not_count() -> None:
+    first = [Event(50, Kind.QUEUED, 0), A_RESTART[0], Event(105, Kind.QUEUED, 0), *A_RESTART[1:]]
+    assert account(first, now=1e9, moved=MOVED) == account(A_RESTART, now=1e9, moved=MOVED)
+    assert account(first[:1], now=1e9) is None
+
+
 def test_saves_that_held_the_training_up_are_no_training() -> None:
     moved = {1: Moved(125, 225, 1, 100, saved_s=10), 2: Moved(260, 300, 51, 90, saved_s=4)}
     found = of(account(A_RESTART, now=1e9, moved=moved))

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from typing import Any
 
-from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.core.errors import CoordinatorUnreachable, JobNotRunning
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.head.api.client import Client
 from orchestrator.head.node.paths import Paths
@@ -57,9 +57,11 @@ class JobClient(Client):
         state = (known or {}).get("JobState", "unknown to Slurm")
         if known is None or state != "RUNNING":
             why = f" ({known['Reason']})" if known is not None and state == "PENDING" else ""
-            raise CoordinatorUnreachable(
+            is_over = known is None or state in commands.OVER
+            raise JobNotRunning(
                 f"job {self._job.id} is {state}{why}: no coordinator is running",
-                hint=None if why else _ENDED_HINT,
+                hint=_ENDED_HINT if is_over else None,
+                is_over=is_over,
             ) from FileNotFoundError()
         words = [
             "srun",

@@ -17,6 +17,9 @@ ENDED = frozenset(
 )  # fmt: skip
 """States in which a job has no nodes any more, or is about to lose them."""
 
+OVER = ENDED - {"COMPLETING", "REQUEUED", "PREEMPTED"}
+"""States in which a job stays."""
+
 QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 """States of a job that is to begin, once more perhaps."""
 

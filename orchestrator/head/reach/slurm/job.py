@@ -120,7 +120,7 @@ def end_of(job: Job) -> str | None:
     if known is None:
         return "unknown to Slurm"
     state = known.get("JobState", "")
-    return state if state in commands.ENDED - {"COMPLETING", "REQUEUED", "PREEMPTED"} else None
+    return state if state in commands.OVER else None
 
 
 def run_of(job: Job, state_dir: str) -> str | None:

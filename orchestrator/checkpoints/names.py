@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 _UNFINISHED_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".new", ".swp", "~")
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 
@@ -111,6 +113,20 @@ def family(name: str) -> str:
     True
     """
     return "".join("#" if run.isdecimal() else run for run in _runs(name.removesuffix(".bkp")))
+
+
+def series(path: str) -> tuple[str, str]:
+    """Return folder and name without the numbers by which a script counts: where the name has none, those of folders.
+
+    >>> series("fit-0/epoch-3/all.h5") == series("fit-0/epoch-4/all.h5") != series("fit-1/epoch-4/all.h5")
+    True
+    >>> series("model-1/ckpt-3") == series("model-1/ckpt-4") != series("model-2/ckpt-4")
+    True
+    """
+    folder, name = os.path.split(path)
+    if not _numbers(name.removesuffix(".bkp").lower()):
+        folder = os.sep.join(family(each) if is_step_folder(each) else each for each in folder.split(os.sep))
+    return folder, family(name)
 
 
 def whole_set(name: str) -> str:

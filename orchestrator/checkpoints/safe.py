@@ -1,6 +1,7 @@
 """Snapshots of checkpoints, for the transfer between hosts that share no directory: `.orch/safe/<digest>/`.
 
-A snapshot is a copy that no script touches, so sending it may take minutes while the training goes on. Its name is
+A snapshot is a copy that no script touches, so sending it may take minutes while the training goes on. It holds a
+checkpoint, and the newest of each other series that the script saves: of other fits, of other managers. Its name is
 the digest of its content (each file as the SHA-256 of its chunks), so it is the same on every host. A transfer that
 broke off continues with the next chunk (`arrival`).
 """
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
     from typing import Any
 
+    from orchestrator.checkpoints.discovery import Contents
+    from orchestrator.checkpoints.places import Need
     from orchestrator.protocol.orders.checkpoints import Manifest, Received
 
     FileEntry = tuple[RelativePath, int, int, list[str]]
@@ -42,12 +45,12 @@ KEPT = 2
 
 
 def snapshot(root: str, directory: str, path: str | None) -> Manifest:
-    """Copy one checkpoint of a generation into a snapshot, and return its manifest.
+    """Copy one checkpoint of a generation, and what belongs to it, into a snapshot, and return its manifest.
 
     Args:
         root: the checkpoint directory.
         directory: the generation's directory.
-        path: the path of the unit. None: the newest that reads whole.
+        path: the path of the unit, which the manifest tells of. None: the newest that reads whole.
 
     Raises:
         SeedError: the checkpoint was removed or overwritten meanwhile.
@@ -65,10 +68,11 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
             need.bytes = unit.bytes
             try:
                 copy = copying.copied(unit, directory, building)
+                copies = [copy, *_beside(unit, contents, need)]
                 copying.copy_others(tree, directory, contents.others, building, [])
                 for link in contents.links:
                     copying.copy_linked(tree, link, building, os.path.relpath(link, directory))
-                seed.complete(building, [copy])
+                seed.complete(building, copies)
                 with _meanwhile(building.sync), _meanwhile(copy.read):
                     files = _files(building)
             except Torn:
@@ -81,6 +85,33 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
         f"{path or directory} went away, or was written over, while it was copied",
         "it is tried again",
     )
+
+
+def _beside(chosen: Unit, contents: Contents, need: Need) -> list[Unit]:
+    """Copy the newest that reads whole of each other series, without which a script would come back in part only.
+
+    The script may have saved on in some of them since it saved the chosen one, so what is no later comes first.
+    """
+    families, copies = {chosen.family}, []
+
+    def is_later(unit: Unit) -> bool:
+        is_own = not unit.is_given
+        return is_own and unit.saved_at > chosen.saved_at and unit.global_step != chosen.global_step
+
+    for unit in sorted(contents.units, key=is_later):
+        if unit.family in families:
+            continue
+        try:
+            unit.check_structure()
+            need.bytes += unit.bytes
+            copy = copying.copied(unit, contents.top, need.tree)
+            copy.read()
+        except Torn:
+            copying.drop(unit, contents.top, need.tree)
+        else:
+            families.add(unit.family)
+            copies.append(copy)
+    return copies
 
 
 def arrival(root: str, manifest: Manifest) -> Arrival:

@@ -95,6 +95,8 @@ class Unit:
         self.in_series = in_series
         self.problem = problem
         self.named_step = step if step is not None else names.step_in(self.name)
+        self.family = (*names.series(path), kind)
+        """The same for all that a script saves one after the other in one place."""
         self.global_step: int | None = None
         self.is_torn = False
         """Whether a look at its structure has shown that it cannot be whole."""
@@ -137,11 +139,6 @@ class Unit:
         if not self.is_verified:
             return BY_NAMES
         return BY_CHECKSUMS if self.kind in (TENSORFLOW, ARCHIVE, NPZ) else BY_STRUCTURE
-
-    @property
-    def family(self) -> tuple[str, str, str]:
-        """The same for all that a script saves one after the other in one place."""
-        return os.path.dirname(self.path), self.kind, names.family(self.name)
 
     def is_same(self, other: Unit) -> bool:
         """Whether nothing of it has changed since the other was found."""

@@ -227,7 +227,7 @@ def _is_there_after_all(turn: Turn, task: Task) -> Task:
 
 
 def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
-    """Record the generation's first step, and when the run last got further than ever before."""
+    """Record the generation's first step, how far the run has come, and when a step was last made."""
     now = task.progress.global_step
     if task.progress.passing not in (None, before.progress.passing) and not is_individual(turn.run, task):
         turn.forgive_standstill()  # batches that are passed over are progress before the first step
@@ -259,13 +259,14 @@ def _follow_steps(turn: Turn, before: Task, task: Task) -> None:
             # The last steps before the failure are often reported after it: what it has cost counts them too.
             turn.set(downtime=replace(down, step=max(down.step, now)))
     if turn.run.best_step is None or now > turn.run.best_step:
-        # The instant at which the step was made counts, not the one of its report: a host that is silent now may have
-        # taken part in it.
-        stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
         turn.set(best_step=now)
-        running = turn.run.phase_state
-        if isinstance(running, Running) and not is_individual(turn.run, task):
-            turn.set_phase(progress_at=max(running.progress_at, stepped_at))
+    running = turn.run.phase_state
+    is_new = now != before.progress.global_step and not is_individual(turn.run, task)
+    if is_new and isinstance(running, Running):
+        # The instant at which the step was made counts, not the one of its report: a host that is silent now may have
+        # taken part in it. So it may in a step that was made before, as after a restart, or with the next of folds.
+        stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
+        turn.set_phase(progress_at=max(running.progress_at, stepped_at))
 
 
 def _follow_pace(turn: Turn, step: int) -> None:

@@ -134,13 +134,16 @@ def advance_pending(turn: Turn) -> None:
     assignment = slots.next_assignment(run)
     if assignment.waits_for:
         missing = [run.host(name) for name in assignment.waits_for]
-        stuck = [host for host in missing if host.state is HostState.STUCK]
-        if waited is not None and is_over and (run.generation or not stuck):
+        # In the queue no host is looked at: what was stuck then is judged once it has answered again
+        stuck = [h for h in missing if h.state is HostState.STUCK and (waited is None or h.facts is not None)]
+        is_in_vain = bool(stuck) and not run.generation and (is_over or not _may_replace(run))
+        if waited is not None and (is_over or is_in_vain):
             problems = "; ".join(
-                f"{host.name}: {host.problem or host.state_why or 'no answer'}" for host in missing
+                f"{host.name}: {host.problem or host.state_why or 'no answer'}"
+                for host in (missing if is_over else stuck)
             )
             stopping.wait_again(turn, waited, why=f"not all hosts are ready: {problems}")
-        elif stuck and not run.generation and (is_over or not _may_replace(run)):
+        elif is_in_vain:
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
         elif (is_over or not _may_replace(run)) and turn.tell(Waits()):
             return

@@ -131,7 +131,7 @@ class Running:
 
     phase: Literal[Phase.RUNNING] = Phase.RUNNING
     progress_at: Instant
-    """When the run last got further than ever; at first, when it was released."""
+    """When the gang last made a step, also one that was made before; at first, when it was released."""
     verify_at: Deadline | None = None
     """When the newest checkpoint is next looked at; None while it is, and where there are none."""
     answered_at: Instant | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -24,11 +25,29 @@ from orchestrator.protocol.orders.checkpoints import Manifest
 _ASIDE = ".aside"
 
 
-class CheckpointStore:
-    """The copies for one name of a run and one checkpoint directory. The caller ensures that only one thread writes."""
+class Shared:
+    """What all objects of one store share."""
 
-    def __init__(self, state_dir: str, name: str, directory: str, keep: int) -> None:
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        """Held by the one transfer that may write chunks; it may last for an hour."""
+        self.change = threading.Lock()
+        """Held for a moment by any thread that adds, removes or sets aside snapshots."""
+        self.coming: Collection[str] = ()
+        """The chunks of the snapshot that is being pulled, which no manifest names yet."""
+
+
+class CheckpointStore:
+    """The copies for one name of a run and one checkpoint directory.
+
+    Only the thread that holds `shared.turn` pulls into it. Any thread may remove or set aside snapshots meanwhile.
+    """
+
+    def __init__(
+        self, state_dir: str, name: str, directory: str, keep: int, shared: Shared | None = None
+    ) -> None:
         self.root = root_of(state_dir, name, directory)
+        self.shared = shared or Shared()
         self._chunks = os.path.join(self.root, "pieces")
         self._manifests = os.path.join(self.root, "manifests")
         self._keep = keep
@@ -53,7 +72,7 @@ class CheckpointStore:
     def holds(self, global_step: int | None, saved_at: float) -> bool:
         """Return whether the checkpoint of that step and time (Unix) is here, in any generation."""
         known = {"global_step": global_step, "saved_at": saved_at}
-        return any(is_same(manifest, known) for manifest in self._load(""))
+        return any(is_same(each, known) or _written_at(each, saved_at) for each in self._load(""))
 
     def path(self, chunk: str) -> str:
         """Return the path of a chunk, whether it exists or not."""
@@ -119,8 +138,9 @@ class CheckpointStore:
     def add(self, manifest: Manifest, host: str) -> None:
         """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
         durable.sync_directory(self._chunks)
-        self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
-        self._forget(set())
+        with self.shared.change:
+            self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
+            self._forget()
 
     def settle(self, host: str, generation: int) -> None:
         """Record that the newest generation's directory is on that host."""
@@ -128,25 +148,27 @@ class CheckpointStore:
 
     def go_back(self, checkpoint: Mapping[str, Any] | None) -> None:
         """Set aside the snapshots that are newer than that (all if None). They count towards a `keep` of their own."""
-        for manifest in self._load(""):
-            if checkpoint is None or (
-                not is_same(manifest, checkpoint)
-                and (
-                    (manifest["generation"] or 0) > checkpoint["generation"]
-                    or is_further(manifest, checkpoint)
-                )
-            ):
-                self._set_aside(manifest)
+        with self.shared.change:
+            for manifest in self._load(""):
+                if checkpoint is None or (
+                    not is_same(manifest, checkpoint)
+                    and (
+                        (manifest["generation"] or 0) > checkpoint["generation"]
+                        or is_further(manifest, checkpoint)
+                    )
+                ):
+                    self._set_aside(manifest)
 
     def pass_over(self, failed: Collection[Restored], from_step: int | None = None) -> None:
         """Set aside the snapshots of what a task could not restore, and those of ours from a step on."""
-        for manifest in self._load(""):
-            names = {name for name, *_ in manifest["files"]}
-            times = [each.saved_time for each in failed if each.file in names]
-            step = manifest["global_step"] if any(map(is_ours, names)) else None
-            is_behind = step is not None and from_step is not None and step >= from_step
-            if is_behind or any(abs(manifest["saved_at"] - saved_time) < SAME_S for saved_time in times):
-                self._set_aside(manifest)
+        with self.shared.change:
+            for manifest in self._load(""):
+                names = _written_at(manifest, manifest["saved_at"])
+                times = [each.saved_time for each in failed if each.file in names]
+                step = manifest["global_step"] if any(map(is_ours, names)) else None
+                is_behind = step is not None and from_step is not None and step >= from_step
+                if is_behind or any(abs(manifest["saved_at"] - saved_time) < SAME_S for saved_time in times):
+                    self._set_aside(manifest)
 
     def _set_aside(self, manifest: Mapping[str, Any]) -> None:
         path = self._manifest_path(manifest["digest"])
@@ -168,21 +190,25 @@ class CheckpointStore:
 
     def remove(self, generations: Collection[int]) -> None:
         """Remove the snapshots of generations that a person has removed."""
-        for kind in ("", _ASIDE):
-            for manifest in self._load(kind):
-                if manifest["generation"] in generations:
-                    os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
-        self._forget(set())
+        with self.shared.change:
+            for kind in ("", _ASIDE):
+                for manifest in self._load(kind):
+                    if manifest["generation"] in generations:
+                        os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
+            self._forget()
 
     def make_room(self, manifest: Manifest) -> None:
         """Remove the chunks of incomplete snapshots, except those of this one, which is to be pulled."""
-        self._forget({chunk for _, _, _, made_of in manifest["files"] for chunk in made_of})
+        with self.shared.change:
+            self.shared.coming = [chunk for _, _, _, made_of in manifest["files"] for chunk in made_of]
+            self._forget()
 
-    def _forget(self, used: set[str]) -> None:
-        """Remove the manifests beyond `keep`, and the chunks that are neither in `used` nor in a manifest that stays.
+    def _forget(self) -> None:
+        """Remove the manifests beyond `keep`, and the chunks that are neither coming nor in a manifest that stays.
 
         Snapshots that were set aside stay until a person removes them.
         """
+        used = set(self.shared.coming)  # read first: a pull that ends meanwhile has its manifest
         manifests = sorted(self._load(""), key=across, reverse=True)
         for manifest in [*manifests[: self._keep], *self._load(_ASIDE)]:
             used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
@@ -196,6 +222,11 @@ class CheckpointStore:
     def _write(self, path: str, value: Mapping[str, Any]) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         durable.write_json(path, value)
+
+
+def _written_at(manifest: Mapping[str, Any], saved_at: float) -> set[str]:
+    """Return the names of the files of one of the checkpoints in a snapshot, which is known by its time."""
+    return {name for name, _, time_ns, _ in manifest["files"] if abs(time_ns / 1e9 - saved_at) < SAME_S}
 
 
 class _PartialChunk:

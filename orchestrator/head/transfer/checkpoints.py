@@ -7,8 +7,10 @@ half of the connection, and the agent's reports take precedence over its chunks.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from weakref import WeakValueDictionary
 
 from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.launching import environment as launch
@@ -17,7 +19,7 @@ from orchestrator.core.state.run import Problem, Run
 from orchestrator.head.links import requests as orders
 from orchestrator.head.links import wire
 from orchestrator.head.links.conversation import AsksAhead, LinkDown, OrderRefused, refused
-from orchestrator.head.records.checkpoint_store import CheckpointStore
+from orchestrator.head.records.checkpoint_store import CheckpointStore, Shared, root_of
 from orchestrator.head.transfer.partwise import DISK_TIMEOUT_S, Abandoned, PartwiseTransfer
 from orchestrator.protocol.orders.checkpoints import Manifest
 
@@ -35,7 +37,8 @@ class CheckpointTransfer:
         self._state_dir = state_dir
         self._link = link
         self._seeding: dict[str, int] = {}
-        self._locks: dict[str, threading.Lock] = {}
+        self._shared: WeakValueDictionary[str, Shared] = WeakValueDictionary()
+        """By the directory of a store, while an object of that store is used."""
         self._guard = threading.Lock()
         self._closed = threading.Event()
 
@@ -55,10 +58,22 @@ class CheckpointTransfer:
 
     def store(self, run: Run) -> CheckpointStore:
         """Return the head's copies for that run's name and directory."""
-        assert run.plan.checkpoint is not None
-        return CheckpointStore(
-            self._state_dir, run.plan.name, run.plan.checkpoint.dir, run.plan.checkpoint.keep
-        )
+        checkpoint = run.plan.checkpoint
+        assert checkpoint is not None
+        place = self._state_dir, run.plan.name, checkpoint.dir
+        with self._guard:
+            shared = self._shared.setdefault(root_of(*place), Shared())
+        return CheckpointStore(*place, checkpoint.keep, shared)
+
+    @contextlib.contextmanager
+    def _turn(self, run: Run) -> Iterator[CheckpointStore]:
+        """Wait until no other transfer writes to the head's copies for that run, and return them."""
+        store = self.store(run)
+        with store.shared.turn:
+            try:
+                yield store
+            finally:
+                store.shared.coming = ()
 
     # -- a new generation ----------------------------------------------------------------------------------
 
@@ -80,18 +95,20 @@ class CheckpointTransfer:
             if self._seeding.get(run.run_id, 0) > generation:
                 raise Abandoned
             self._seeding[run.run_id] = generation
-        with self._lock(run):
+        with self._turn(run) as store:
             transfer = PartwiseTransfer(self, run, generation, progress)
             try:
-                return self._seed(transfer, run, action)
+                return self._seed(transfer, store, run, action)
             finally:
                 with self._guard:
                     if self._seeding.get(run.run_id) == generation:
                         del self._seeding[run.run_id]
 
-    def _seed(self, transfer: PartwiseTransfer, run: Run, action: SeedCheckpoint) -> Seed:
+    def _seed(
+        self, transfer: PartwiseTransfer, store: CheckpointStore, run: Run, action: SeedCheckpoint
+    ) -> Seed:
         assert run.plan.checkpoint is not None
-        store, generation, host = self.store(run), action.generation, action.host
+        generation, host = action.generation, action.host
         if run.from_scratch:
             store.go_back(None)
         store.pass_over(run.unrestorable, run.budget.passed_over)
@@ -128,8 +145,8 @@ class CheckpointTransfer:
         host = run.task(run.chief).host
         transfer = PartwiseTransfer(self, run, generation, lambda _: None, patient=False)
         manifest = transfer.snapshot(host, generation, path)
-        with self._lock(run):
-            transfer.pull(host, manifest, self.store(run), pace=1.0)
+        with self._turn(run) as store:
+            transfer.pull(host, manifest, store, pace=1.0)
 
     # -- for partwise transfers --------------------------------------------------------------------------------------
 
@@ -149,10 +166,6 @@ class CheckpointTransfer:
         """Sleep. Raises Abandoned where the coordinator ends."""
         if self._closed.wait(seconds):
             raise Abandoned
-
-    def _lock(self, run: Run) -> threading.Lock:
-        with self._guard:
-            return self._locks.setdefault(self.store(run).root, threading.Lock())
 
 
 def _is_before(step: int | None, other: int | None) -> bool:

@@ -119,6 +119,7 @@ class PartwiseTransfer:
         Several are asked for at once, so that host, connection and head work at the same time. If the connection
         breaks, it goes on with what is still missing.
         """
+        store.make_room(manifest)  # before all else: from now on nobody removes what is here of it
         if not store.has(manifest):
             assert self._run.plan.checkpoint is not None
             limit = self._run.plan.checkpoint.copy_bytes_max
@@ -133,7 +134,6 @@ class PartwiseTransfer:
                     "raise `run.checkpoint.copy_limit` if that is right",
                     key="run.checkpoint.copy_limit",
                 )
-            store.make_room(manifest)
             give_up_at = self._give_up_at()
             # Complete the chunks of which all parts had arrived when the coordinator died: no more parts will arrive
             for _, whole, _, chunks in manifest["files"]:

@@ -171,6 +171,53 @@ def test_a_clock_that_was_ahead_does_not_remove_the_furthest_snapshot(tmp_path: 
     assert kept == {furthest[700], furthest[500], furthest[400]}
 
 
+def prefixes(root: Path, path: str | None = None, number: int = 1) -> set[str]:
+    """Return the prefixes in a snapshot of a generation, and check that TensorFlow's files name them."""
+    digest = safe.snapshot(str(root), str(gen(root, number)), path)["digest"]
+    top = Path(safe.directory_of(str(root), digest))
+    found = {str(index.relative_to(top).with_suffix("")) for index in top.rglob("*.index")}
+    assert all(pointer((top / prefix).parent) == Path(prefix).name for prefix in found)
+    return found
+
+
+def test_a_snapshot_holds_the_newest_of_each_manager_and_nothing_later_than_its_own(tmp_path: Path) -> None:
+    one, other = gen(tmp_path, 1) / "generator", gen(tmp_path, 1) / "discriminator"
+    for step in (100, 200, 300):
+        tensorflow(one, step, NOW + step)
+        tensorflow(other, step, NOW + step + 1)
+    tensorflow(other, 400, NOW + 400)  # the script goes on, and will save the first one's in a moment
+    asked = str(one / "ckpt-300")
+    assert prefixes(tmp_path, asked) == {"generator/ckpt-300", "discriminator/ckpt-300"}
+    assert prefixes(tmp_path) == {"generator/ckpt-300", "discriminator/ckpt-400"}
+    saved.flip(other / "ckpt-300.data-00000-of-00001", 50)
+    assert prefixes(tmp_path, asked) == {"generator/ckpt-300", "discriminator/ckpt-200"}
+    for step in (100, 200, 300):  # of a script that keeps one
+        (other / f"ckpt-{step}.index").unlink()
+    assert prefixes(tmp_path, asked) == {"generator/ckpt-300", "discriminator/ckpt-400"}
+
+
+@pytest.mark.fault(105)
+def test_a_snapshot_holds_the_newest_that_a_generation_was_given_although_a_clock_was_ahead(
+    tmp_path: Path,
+) -> None:
+    tensorflow(gen(tmp_path, 1) / "pretrained", 100, NOW - 50)
+    tensorflow(gen(tmp_path, 1) / "pretrained", 200, AHEAD)
+    seeded(tmp_path, 2)
+    tensorflow(gen(tmp_path, 2) / "tuned", 300, NOW)
+    assert prefixes(tmp_path, number=2) == {"pretrained/ckpt-200", "tuned/ckpt-300"}
+
+
+@pytest.mark.parametrize("name", ["epoch-{}/variables/variables", "step_{}/model", "{}/weights", "ckpt-{}"])
+def test_a_snapshot_holds_only_the_newest_of_what_is_saved_under_the_number_of_its_step(
+    tmp_path: Path, name: str
+) -> None:
+    for number in (1, 2, 10):
+        prefix = saved.tensor_bundle(gen(tmp_path, 1) / name.format(number), 400, 1)
+        for path in prefix.parent.iterdir():
+            os.utime(path, (NOW + number, NOW + number))
+    assert prefixes(tmp_path) == {name.format(10)}
+
+
 @pytest.mark.fault(105)
 def test_the_head_keeps_and_hands_out_the_furthest_copy_too(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path), "mnist", "/ckpt", keep=2)

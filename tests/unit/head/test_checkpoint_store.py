@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -108,16 +109,47 @@ def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(
     assert safe.snapshot(str(tmp_path), str(directory), None)["global_step"] == 7
 
 
+def added(store: CheckpointStore, step: int) -> str:
+    """Add the snapshot of a step, and return its chunk."""
+    data = f"step {step}".encode()
+    chunk = hashlib.sha256(data).hexdigest()
+    store.append(chunk, data)
+    assert store.finish(chunk)
+    made_of: Any = {"generation": step, "global_step": step, "saved_at": step, "bytes": len(data)}
+    made_of |= {"digest": f"snapshot-{step}", "piece_bytes": 1 << 20, "files": [["w", 6, 1, [chunk]]]}
+    store.add(made_of, "a")
+    return chunk
+
+
+def test_what_reads_the_manifests_to_change_them_excludes_others(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(store, 1)
+    newest, load = store.newest(), CheckpointStore._load
+    alone: list[bool] = []
+    assert newest is not None
+
+    def loaded(self: CheckpointStore, kind: str) -> list[dict[str, Any]]:
+        alone.append(self.shared.change.locked())
+        return load(self, kind)
+
+    monkeypatch.setattr(CheckpointStore, "_load", loaded)
+    changes: list[Callable[[], None]] = [
+        lambda: store.add(newest, "a"),
+        lambda: store.make_room(newest),
+        lambda: store.pass_over(()),
+        lambda: store.go_back(None),
+        lambda: store.remove([1]),
+    ]
+    for change in changes:
+        alone.clear()
+        change()
+        assert set(alone) == {True}
+        assert not store.shared.change.locked()
+
+
 def test_what_one_went_back_from_keeps_its_chunks(store: CheckpointStore) -> None:
-    chunks = []
-    for step in (1, 2):
-        data = f"step {step}".encode()
-        chunks.append(hashlib.sha256(data).hexdigest())
-        store.append(chunks[-1], data)
-        assert store.finish(chunks[-1])
-        made_of: Any = {"generation": step, "global_step": step, "saved_at": step, "bytes": len(data)}
-        made_of |= {"digest": f"snapshot-{step}", "piece_bytes": 1 << 20, "files": [["w", 6, 1, chunks[-1:]]]}
-        store.add(made_of, "a")
+    chunks = [added(store, step) for step in (1, 2)]
     store.go_back({"generation": 1, "global_step": 1, "saved_at": 1, "name": "w"})
     store.remove([9])  # of a generation that is not there: nothing else is swept with it
     assert [Path(store.path(chunk)).exists() for chunk in chunks] == [True, True]

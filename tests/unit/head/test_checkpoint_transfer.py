@@ -30,6 +30,7 @@ from orchestrator.head.transfer.partwise import PULL_BYTES, TRIES_MAX, Abandoned
 from orchestrator.protocol.orders.base import Order
 from orchestrator.protocol.orders.checkpoints import Manifest
 from orchestrator.protocol.paths import RelativePath
+from orchestrator.task.transparent import backup
 from tests.arrivals import Arrivals
 from tests.contract.small_disk import mounted
 from tests.unit.checkpoints.saved import npz, truncate
@@ -272,6 +273,55 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
     assert list(lab.b.safe.glob("*.tmp")) == []
 
 
+def test_a_removal_spares_what_is_being_pulled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, directory, answer = lab.run(), lab.a.train(1), lab.a.on_chunk
+    (directory / "vocabulary").write_bytes(os.urandom(safe.CHUNK_BYTES + 12345))
+
+    def removes(order: Mapping[str, Any], blob: bytes) -> Replied:
+        lab.checkpoints.store(run).remove([9])
+        return answer(order, blob)
+
+    monkeypatch.setattr(lab.a, "on_chunk", removes)
+    lab.bring(run, 1, directory / "manager" / "ckpt-2")
+    whole = sum(p.stat().st_size for p in lab.copy_on(lab.a, _of(lab, run)).rglob("*") if p.is_file())
+    assert safe.CHUNK_BYTES < lab.a.moved_bytes < whole, "nothing came twice"
+    assert not lab.checkpoints._shared, "nothing is kept of a store that nobody uses"
+
+
+@pytest.mark.parametrize("moment", ["has", "add"])
+def test_a_removal_just_before_a_snapshot_is_added_costs_none_of_its_chunks(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    run, path = lab.run(), lab.a.train(1) / "manager" / "ckpt-2"
+    if moment == "has":
+        lab.bring(run, 1, path)
+    do: Callable[..., Any] = getattr(CheckpointStore, moment)
+
+    def removes(store: CheckpointStore, *given: Any) -> Any:
+        done = do(store, *given) if moment == "has" else None
+        lab.checkpoints.store(run).remove([1])
+        return done if moment == "has" else do(store, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointStore, moment, removes)
+        lab.bring(run, 1, path)
+    newest = lab.checkpoints.store(run).newest()
+    assert newest is not None
+    chunks = [chunk for _, _, _, made_of in newest["files"] for chunk in made_of]
+    assert [lab.checkpoints.store(run).held_bytes(chunk) for chunk in chunks] == [None] * len(chunks)
+
+
+def test_what_a_pull_that_broke_off_has_left_is_removed(lab: Lab) -> None:
+    run, path = lab.run(), lab.a.train(1) / "manager" / "ckpt-2"
+    pieces = Path(lab.checkpoints.store(run).path("x")).parent
+    lab.a.cut_after = 3
+    with pytest.raises(LinkDown):
+        lab.bring(run, 1, path)
+    assert list(pieces.iterdir())
+    lab.checkpoints.store(run).remove([9])
+    assert list(pieces.iterdir()) == []
+
+
 def test_a_chunk_that_had_come_whole_when_the_coordinator_died_is_completed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,11 +451,53 @@ def test_what_was_handed_over_and_is_passed_over_is_not_taken_from_the_head_eith
     (directory / "rescued-by-worker-0-50.index").write_text("x")
     forged: Manifest = {**newest, "digest": "1" * 64, "global_step": 50, "saved_at": 1_700_000_500.0}
     name = cast("RelativePath", "rescued-by-worker-0-50.index")
-    forged["files"] = [*newest["files"], (name, 1, 0, [])]
+    forged["files"] = [*newest["files"], (name, 1, 1_700_000_500 * 10**9, [])]
     store.add(forged, "a")
     store.pass_over((), 60)
     assert [manifest["digest"] for manifest in filter(None, [store.newest()])] == ["1" * 64]
     store.pass_over((), 50)
+    assert store.newest() == newest
+
+
+def fit(directory: Path, number: int, steps: int) -> Path:
+    """Save as a fit under `transparent: true` does."""
+    np: Any = pytest.importorskip("numpy")
+    pytest.importorskip("h5py")
+    directory.mkdir(parents=True, exist_ok=True)
+    folder = backup.folder(str(directory), number)
+    state = np.full(9, steps, "f4")
+    backup.write(folder, {backup.STEPS: steps, "model/00000": state}, backup.Position(0, 1, steps))
+    path = Path(folder, backup.NAME)
+    os.utime(path, (0, 1_700_000_000 + steps))
+    return path
+
+
+def test_a_spare_and_the_workers_get_each_fit_of_a_script_and_not_the_last_one_alone(lab: Lab) -> None:
+    """Else the workers would begin the first fit, and their chief not; a spare's chief would train it again."""
+    directory = places_of(lab, 1)
+    fit(directory, 0, 100)
+    lab.bring(lab.run(), 1, fit(directory, 1, 150))
+    store = lab.checkpoints.store(lab.run())
+    store.settle("a", 1)
+    assert (store.holds(100, 1_700_000_100.0), store.holds(150, 1_700_000_150.0)) == (True, True)
+    given = lab.seed(lab.run("c", "b"), 2)  # a is lost
+    assert given.global_step == 150
+    scratch = lab.b.root / "scratch"
+    copying.copy(str(lab.copy_on(lab.b, given)), str(scratch))
+    for there in (lab.c.root / "gen-000002", scratch):
+        steps = {number: position.steps for number, position in backup.positions(str(there)).items()}
+        assert steps == {0: 100, 1: 150}
+
+
+def test_a_scripts_own_checkpoint_is_not_passed_over_for_a_fit_of_ours_beside_it(lab: Lab) -> None:
+    directory = lab.a.train(1)
+    fit(directory, 0, 20)
+    lab.bring(lab.run(), 1, directory / "manager" / "ckpt-2")
+    store = lab.checkpoints.store(lab.run())
+    newest = store.newest()
+    assert newest is not None
+    assert {os.path.dirname(name) for name, *_ in newest["files"]} >= {"manager", "orch/fit-000"}
+    store.pass_over((), 30)
     assert store.newest() == newest
 
 

@@ -97,6 +97,7 @@ def test_no_step_is_lost_and_the_weights_are_those_of_a_run_that_nothing_disturb
         # Where data of unknown length ends, TensorFlow without orch counts an update more than there are steps:
         # Keras 3 at each epoch's end, tf_keras at the first one's.
         assert ends["whole"]["updates"] == 60 + {"keras": 3, "tf_keras": 1}[arguments[0]]
+        assert ends["whole"]["seen"] == 960
     for name in ends["whole"].files:
         np.testing.assert_allclose(ends["killed"][name], ends["whole"][name], rtol=1e-6, atol=1e-7)
     assert run.steps()[0] - told["step"] in (0, 1), "a loop tells its first step when it is done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -141,8 +142,8 @@ DATA: dict[str, Callable[[Any], tuple[Any, dict[str, Any]]]] = {
 }
 
 
-def read_by_keras(name: str, leap: tuple[int, int] | None = None) -> list[Batch]:
-    """Return what a fit reads; with `leap`, what one reads that goes on there after a restart."""
+def read_by_keras(name: str, leap: tuple[int, int] | None = None, at_once: int = 1) -> list[Batch]:
+    """Return what a fit reads, so many steps a call; with `leap`, what one reads that goes on there after a restart."""
     keras = pytest.importorskip("keras")
     import tensorflow as tf
 
@@ -158,14 +159,20 @@ def read_by_keras(name: str, leap: tuple[int, int] | None = None) -> list[Batch]
     course, found = replay.Course(0), list[Batch]()
     strategy = tf.distribute.get_strategy()
     with course:
-        handler = Handler(x=data, **given, shuffle=True, distribute_strategy=strategy)
+        handler = Handler(
+            x=data, **given, shuffle=True, distribute_strategy=strategy, steps_per_execution=at_once
+        )
         handler.reset()
         if leap is not None:
             course.leap(*leap)
         for epoch in range(course.epoch, EPOCHS):
             with handler.catch_stop_iteration():
-                for place, _, iterator in handler:
-                    found.append((epoch, place, tuple(np.asarray(next(iterator)[0])[:, 0].tolist())))
+                for place, end, iterator in handler:
+                    batches = list(itertools.islice(iterator, end - place + 1))
+                    if not batches:
+                        raise StopIteration  # as Keras's steps do where the data has ended
+                    for step, batch in enumerate(batches, place):
+                        found.append((epoch, step, tuple(np.asarray(batch[0])[:, 0].tolist())))
     return found
 
 
@@ -213,6 +220,19 @@ def test_what_is_read_after_a_restart_is_what_would_have_been_read(
     whole = read(name)
     assert len({each[2] for each in whole}) > 2, "the batches differ, or nothing would show"
     assert read(name, (2, 2)) == [each for each in whole if each[:2] >= (2, 2)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["arrays", "batches of the script", "batches of threads", "from_generator", "a generator", "zip"]
+)
+def test_an_epoch_that_ends_within_a_call_of_several_steps_is_passed_over_as_it_was_trained(
+    name: str,
+) -> None:
+    whole = read_by_keras(name, at_once=3)
+    assert read_by_keras(name, (1, 3), at_once=3) == [each for each in whole if each[:2] >= (1, 3)]
+    # Behind a call that has made one step or two, of the four of an epoch.
+    assert read_by_keras(name, (1, 6), at_once=3) == [each for each in whole if each[0] == 2]
 
 
 def test_only_data_that_changes_when_it_is_read_is_read_again() -> None:

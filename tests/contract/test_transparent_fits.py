@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.checkpoints import verify
-from orchestrator.task.transparent import chance, replay
-from orchestrator.task.transparent.identity import SAMPLE_BYTES, difference, identity
+from orchestrator.task.transparent import backup, chance, replay
+from orchestrator.task.transparent.identity import SAMPLE_BYTES, difference, differences, identity
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.contract.test_transparent import SCRIPTS, alone, environment, gang, last_line, said
 
@@ -161,6 +162,37 @@ def test_a_fit_is_known_by_what_it_trains_and_not_by_names(tmp_path: Path) -> No
     assert difference(each[9], known(x=files("/scratch/7"))) == "", "the same files in another directory"
 
 
+def test_a_fit_is_known_by_what_does_not_follow_the_number_of_replicas() -> None:
+    keras, tf = pytest.importorskip("keras"), pytest.importorskip("tensorflow")
+    x = np.random.default_rng(0).integers(9, size=(96, 6))
+
+    def known(replicas: int, *, rate: float = 0.1, units: int = 2, **given: Any) -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(units)])
+        model.compile(keras.optimizers.Adam(rate * replicas), "mse")
+        return identity(model, {"x": x, "batch_size": 8 * replicas, **given}, None, "")[0]
+
+    def read(rows: int) -> Any:
+        return tf.data.Dataset.from_tensor_slices(x).batch(rows, drop_remainder=True)
+
+    assert differences(known(3), known(2)) == ["the model or how it is compiled"]
+    assert differences(known(3), known(2), 2 / 3) == []
+    of_data = known(3, x=read(24)), known(2, x=read(16))
+    assert differences(*of_data) == ["the model or how it is compiled", "the data"]
+    assert differences(*of_data, 2 / 3) == []
+    steps = known(3, steps_per_epoch=4), known(2, steps_per_epoch=6)
+    assert differences(*steps, 2 / 3) == []
+    others: list[dict[str, Any]] = [
+        {"rate": 0.02},
+        {"units": 3},
+        {"class_weight": {0: 2.0}},
+        {"batch_size": 40},
+    ]
+    for changed in others:
+        assert differences(known(3), known(2, **changed), 2 / 3)[0] == "the model or how it is compiled"
+    assert differences(known(3), known(2, x=x[::-1]), 2 / 3) == ["the data"]
+
+
 def test_what_is_drawn_after_a_fit_that_is_passed_over_is_what_was_drawn_then() -> None:
     import json
     import random
@@ -304,3 +336,56 @@ def test_a_restart_passes_over_what_validation_has_drawn_of_a_shuffle_that_it_sh
     alone, resumed = orders(0), orders(2)
     assert len(resumed) >= 8
     assert resumed == alone[-len(resumed) :]
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_rate_that_a_callback_has_set_stays_where_the_optimizer_is_built_later(is_scaled: bool) -> None:
+    import keras
+
+    def optimizer(rate: float) -> Any:
+        adam = keras.optimizers.Adam(rate)
+        return keras.optimizers.LossScaleOptimizer(adam) if is_scaled else adam
+
+    name, weight = "optimizer.of_maker", keras.Variable(np.zeros(3, "float32"))
+    trained, fresh = optimizer(0.5), optimizer(0.1)
+    trained.apply([np.ones(3, "float32")], [weight])
+    values = backup.collect({name: trained.variables}, 1)
+    built = backup.assign_built({name: fresh.variables}, values, name)
+    assert is_scaled or float(fresh.learning_rate) == 0.5, "a callback may compute the next rate from it"
+    fresh.learning_rate.assign(0.25)
+    fresh.build([weight])
+    backup.assign({name: fresh.variables}, values, name, after=built)
+    # The rate of one that scales its loss comes behind what is built later.
+    assert float(fresh.learning_rate) == (0.5 if is_scaled else 0.25)
+    now, then = (
+        [each.numpy() for each in one.variables if each is not one.learning_rate] for one in (fresh, trained)
+    )
+    np.testing.assert_equal(now, then)
+
+
+def test_of_the_variables_that_keras_does_not_list_those_with_one_value_of_all_replicas_are_saved() -> None:
+    keras, tf = pytest.importorskip("keras"), pytest.importorskip("tensorflow")
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    on_read, aggregation = tf.VariableSynchronization.ON_READ, tf.VariableAggregation
+
+    def variable(**given: Any) -> Any:
+        return tf.Variable(1.0, trainable=False, **given)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.mirrored, model.summed = (
+            variable(),
+            variable(synchronization=on_read, aggregation=aggregation.SUM),
+        )
+        model.own = variable(synchronization=on_read)
+        model.weight = model.layers[0].kernel.value
+    model.outside = variable(synchronization=on_read)
+    groups = backup.variables_of(model)
+    names = ["mirrored", "outside", "summed"]
+    assert [group for group in groups if "variables" in group] == [f"variables.0.{name}" for name in names]
+    values = backup.collect(groups, 7)
+    for name in names:
+        getattr(model, name).assign(5.0)
+        backup.assign(groups, values, f"variables.0.{name}")
+        assert float(getattr(model, name).numpy()) == 1.0

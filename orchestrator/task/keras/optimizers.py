@@ -1,4 +1,4 @@
-"""Finds a model's weights, and its optimizers: the one that it was compiled with, and those in its attributes."""
+"""Finds a model's weights, and its optimizers: those that it, or a model within it, was compiled with or has."""
 
 from __future__ import annotations
 
@@ -13,8 +13,27 @@ def weights_of(model: Any) -> list[Any]:
     return [each for each in model.weights if hasattr(each, "shape")]
 
 
+INNER = "optimizer.layer "
+"""How the name of an optimizer begins that a model within the model was compiled with, and may not be trained by."""
+
+
 def optimizers_of(model: Any) -> dict[str, Any]:
-    """Return a model's optimizers by name, in the same order in every process.
+    """Return a model's optimizers, and those of models within it, by name, in the same order in every process."""
+    by_name = _own(model)
+    for place, layer in enumerate(layers_within(model)):
+        each = getattr(layer, "optimizer", None)
+        if _is_optimizer(each) and all(each is not other for other in by_name.values()):
+            by_name[f"{INNER}{place}"] = each
+    return by_name
+
+
+def layers_within(model: Any) -> list[Any]:
+    """Return the layers of a model at all depths, in the same order in every process."""
+    return list(model._flatten_layers(include_self=False)) if hasattr(model, "_flatten_layers") else []
+
+
+def _own(model: Any) -> dict[str, Any]:
+    """Return a model's own optimizers by name.
 
     A GAN has two, which are not `model.optimizer`, and often in a list or a dictionary.
     """
@@ -23,7 +42,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     if compiled is not None:
         by_name["optimizer"] = compiled
     for name, value in sorted(getattr(model, "__dict__", {}).items()):
-        for place, each in _held(value):
+        for place, each in held(value):
             if _is_optimizer(each) and all(each is not other for other in by_name.values()):
                 by_name[f"optimizer.{name}{place}"] = each
     return by_name
@@ -31,12 +50,13 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
 def iterations_of(model: Any) -> int | None:
     """Return how many updates the optimizer with the most of them has made; None without an optimizer."""
-    counts = [getattr(each, "iterations", None) for each in optimizers_of(model).values()]
+    counts = [getattr(each, "iterations", None) for each in _own(model).values()]
     known = [int(each.numpy() if hasattr(each, "numpy") else each) for each in counts if each is not None]
     return max(known, default=None)
 
 
-def _held(value: Any) -> Iterator[tuple[str, Any]]:
+def held(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an attribute holds, or what is in its list or dictionary, with what tells it from the rest there."""
     if isinstance(value, dict):
         for key in sorted(value, key=str):
             yield f".{key}", value[key]

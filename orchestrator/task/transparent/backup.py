@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import zlib
 
 from orchestrator.both import backup_file, durable
@@ -17,11 +18,12 @@ from orchestrator.both.newest import MARKER, InGeneration
 from orchestrator.both.within import Tree, as_path
 from orchestrator.protocol.paths import RelativePath
 from orchestrator.task import fence, this_task
-from orchestrator.task.keras.optimizers import optimizers_of, weights_of
+from orchestrator.task.keras.optimizers import INNER, held, layers_within, optimizers_of, weights_of
+from orchestrator.task.transparent.atomic import of_tensorflow, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from orchestrator.protocol.reports import Restored
@@ -70,11 +72,21 @@ class Position:
         """With how many replicas a step was proved equal to that of one process, as far as it can be; 0: it was not."""
         self.set: dict[str, float] = {}
         """The numbers of its optimizers that the script had set when the fit began, such as the learning rate."""
+        self.tables: dict[str, dict[str, int]] = {}
+        """How many lines the tables of CSVLoggers had when the fit began, by the number of the worker and by name."""
         self.script = os.environ.get("ORCH_SCRIPT", "")
         """What tells the script, its arguments and its environment from changed ones; empty where that is not known."""
+        self.replicas = 0
+        """With how many replicas it was saved; 0 where that is not known."""
+        self.length = 0
+        """How many batches an epoch had; 0 where that is not known."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))
+
+    def is_of_this_script(self) -> bool:
+        """Return whether the script is the same now, as far as that is known."""
+        return self.script in ("", os.environ.get("ORCH_SCRIPT", self.script))
 
     def in_batches_of(self, scale: float) -> None:
         """Count the batches of the epoch that has begun in batches of another size: as many examples are done."""
@@ -113,7 +125,8 @@ def rescued(directory: str, task: str) -> str:
 
 def variables_of(model: Any) -> dict[str, list[Any]]:
     """Return the variables to save, by group. The order is the same in every process."""
-    if hasattr(model, "metrics_variables"):  # Keras 3, whose `weights` lack the states of random generators
+    is_keras_3 = hasattr(model, "metrics_variables")
+    if is_keras_3:  # whose `weights` lack the states of random generators
         metrics = list(model.metrics_variables)
         ids = {id(variable) for variable in metrics}
         weights = [variable for variable in model.variables if id(variable) not in ids]
@@ -129,20 +142,67 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
         rate = getattr(optimizer, "learning_rate", None)
         # Callbacks change it; that of tf_keras is none of its optimizer's variables.
         if hasattr(rate, "assign") and all(rate is not each for each in groups[name]):
-            groups.setdefault("rates", []).append(rate)
-    return groups
+            (groups[name] if name.startswith(INNER) else groups.setdefault("rates", [])).append(rate)
+    return groups | _others(model, groups) if is_keras_3 else groups
+
+
+OTHERS = "variables"
+"""The first word of a group of variables that Keras 3 does not list: `variables.PLACE.ATTRIBUTE` of a layer's place."""
+
+
+def _others(model: Any, groups: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return the variables of TensorFlow in attributes of the model and its layers, which Keras 3 does not list."""
+    known = {id(of_tensorflow(each)) for variables in groups.values() for each in variables}
+    found: dict[str, list[Any]] = {}
+    for place, layer in enumerate([model, *layers_within(model)]):
+        for name, value in sorted(vars(layer).items()):
+            for _, each in (
+                held(value) if not name.startswith("_self_") else ()
+            ):  # there TensorFlow lists them again
+                if _is_other(each) and id(each) not in known:
+                    known.add(id(each))
+                    found.setdefault(f"{OTHERS}.{place}.{name}", []).append(each)
+    return found
+
+
+def _is_other(value: Any) -> bool:
+    """Return whether that is a variable of TensorFlow that can be saved: of numbers, and one value of all replicas."""
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None or not isinstance(value, tf.Variable) or value.dtype in (tf.string, tf.variant):
+        return False
+    is_alone = own(value) is value or value.synchronization != tf.VariableSynchronization.ON_READ
+    return is_alone or value.aggregation != tf.VariableAggregation.NONE
+
+
+def may_be_missing(group: str) -> bool:
+    """Return whether a fit goes on without what a backup has of this group: other attributes, or a model within it."""
+    return group.startswith((f"{OTHERS}.", INNER))
 
 
 def numbers_of_optimizers(groups: dict[str, list[Any]]) -> dict[str, float]:
     """Return the variables of optimizers that are a single number with a fraction, by group and name."""
-    numbers = {}
+    return {key: float(variable.numpy()) for key, _, variable in _numbers(groups)}
+
+
+def _numbers(groups: dict[str, list[Any]]) -> Iterator[tuple[str, str, Any]]:
+    """Yield these with their names in a backup between the two."""
     for group, variables in groups.items():
-        for variable in variables if group.startswith("optimizer") else ():
+        for place, variable in enumerate(variables) if group.startswith(("optimizer", "rates")) else ():
             kind = str(getattr(variable.dtype, "name", variable.dtype))
             if tuple(variable.shape) == () and "float" in kind:
-                name = str(getattr(variable, "path", None) or variable.name).partition(":")[0]
-                numbers[f"{group}/{name.rpartition('/')[2]}"] = float(variable.numpy())
-    return numbers
+                path = str(getattr(variable, "path", None) or variable.name).partition(":")[0]
+                name = path.rpartition("/")[2]
+                of = f"{group}.{place}" if group == "rates" else group
+                if name != "current_learning_rate":  # which tf_keras computes from a schedule in each step
+                    yield f"{of}/{name}", f"{group}/{place:05d}", variable
+
+
+def scale_rates(groups: dict[str, list[Any]], values: dict[str, Any], factors: dict[str, float]) -> None:
+    """Multiply the learning rates of a backup, by their keys in `numbers_of_optimizers`, as far as they are built."""
+    built = {group: _built(groups, values, group) for group in groups}
+    for key, name, _ in _numbers(built):
+        if key in factors and name in values:
+            values[name] = values[name] * factors[key]
 
 
 def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
@@ -351,11 +411,45 @@ def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bo
     return len(groups.get(group, ())) == len(_names(values, group))
 
 
-def assign(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
-    """Assign the variables of one group. Raises Mismatch where their number or shapes differ."""
+def assign(
+    groups: dict[str, list[Any]], values: dict[str, Any], group: str, *, after: Sequence[Any] = ()
+) -> None:
+    """Assign the variables of one group, behind these if it begins with them.
+
+    Raises:
+        Mismatch: Their number or shapes differ.
+    """
+    pairs = matched(groups, values, group)
+    begins = all(variable is each for (variable, _), each in zip(pairs, after, strict=False))
+    _assign(pairs[len(after) if begins else 0 :])
+
+
+def assign_built(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[Any]:
+    """Assign the variables of one group as far as it is built, and return them.
+
+    Before its first step an optimizer of Keras 3 has the count of its steps and its rate; all others come behind them.
+    """
+    built = _built(groups, values, group)
+    if fits(groups, values, group):
+        assign(groups, values, group)
+        return built
+    pairs = [(variable, values[name]) for variable, name in zip(built, _names(values, group), strict=False)]
+    if not all(_has_shape(*pair) for pair in pairs):
+        return []
+    _assign(pairs)
+    return [variable for variable, _ in pairs]
+
+
+def _built(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[Any]:
+    """Return the variables of a group that are at the same place in a backup, although others may be built later."""
+    variables = groups.get(group, [])
+    return variables if fits(groups, values, group) else variables[: 2 * group.startswith("optimizer")]
+
+
+def _assign(pairs: Sequence[tuple[Any, Any]]) -> None:
     import tensorflow as tf
 
-    for variable, value in matched(groups, values, group):
+    for variable, value in pairs:
         variable.assign(tf.cast(value, variable.dtype))
 
 

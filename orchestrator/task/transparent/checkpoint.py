@@ -16,7 +16,7 @@ from orchestrator.task import this_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.task.transparent.setting import Setting
@@ -63,11 +63,25 @@ def fit(fit: Callable[..., Any], model: Any, library: str, given: dict[str, Any]
     given["callbacks"] = saver.callbacks(saver.others[:-1], saver.others[-1:])
     if library == "tf_keras":
         transparent.build(model, given.get("x"), setting, given.get("batch_size"))
-    with course:
+    with course, _counting(setting):
         if setting.rescue is None:
             return fit(model, **given)
         setting.rescue.watch(setting.strategy, model)
         return setting.rescue.during(functools.partial(fit, model, **given), model, setting)
+
+
+@contextlib.contextmanager
+def _counting(setting: Setting) -> Iterator[None]:
+    """Report the steps of all fits, as they are saved, and not those of one fit's optimizer."""
+    progress = this_task.progress
+    if progress is None:
+        yield
+        return
+    before, progress.count_steps = progress.count_steps, setting.count_steps
+    try:
+        yield
+    finally:
+        progress.count_steps = before
 
 
 def _library() -> str:
@@ -97,7 +111,7 @@ def _setting(library: str, model: Any) -> Setting:
         from orchestrator.task.transparent.rescue import Rescue
 
         class Own(setting.Setting):
-            """The setting for a script whose steps are those of its optimizer."""
+            """The setting for a script that makes its strategy, its batches and its learning rate by itself."""
 
             def prepare(self, model: Any, course: replay.Course) -> None:
                 # Without a strategy, Keras 3 builds model and optimizer only when the first step is traced. Where
@@ -106,10 +120,6 @@ def _setting(library: str, model: Any) -> Setting:
                     return
                 with self.strategy.scope(), contextlib.suppress(Exception):
                     model._symbolic_build(data_batch=example)
-
-            def steps_of(self, model: Any) -> int:
-                counted = iterations_of(model)
-                return self.steps if counted is None else counted
 
         if library == "keras":
             replay.install_keras3(sys.modules["keras.src.backend.tensorflow.trainer"].TFEpochIterator)
@@ -125,7 +135,9 @@ def _setting(library: str, model: Any) -> Setting:
 
         strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
         rescue = Rescue.of_this_task()
-        _settings[library] = Own(library, strategy, dict(this_task.options), report, chief, rescue=rescue)
-        _settings[library].restores_late = False  # nobody watches its first step
-        _settings[library].is_seeded = False
+        options = {**this_task.options, "on_shrink": "ignore"}  # which the script is told, and does itself
+        made = _settings[library] = Own(library, strategy, options, report, chief, rescue=rescue)
+        made.restores_late = False  # nobody watches its first step
+        made.is_seeded = False
+        made.steps = iterations_of(model) or 0  # of a fit without this callback, or in another process
     return _settings[library]

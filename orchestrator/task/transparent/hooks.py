@@ -18,14 +18,21 @@ from orchestrator.task.transparent.atomic import NotAtomic, of_tensorflow, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.task.transparent.backup import Position
     from orchestrator.task.transparent.remembered import Memory
 
-_PARTS = {"model": "the weights", "noise": "random numbers", "metrics": "", "rates": "the learning rate"}
-"""By group of variables: what it is of. Others are of an optimizer; what is empty may differ between replicas."""
+_PARTS = {
+    "model": "the weights",
+    "noise": "random numbers",
+    "metrics": "",
+    "rates": "the learning rate",
+    "variables": "",
+}
+"""By the first word of a group of variables: what it is of. Others are of an optimizer; what is empty may differ among
+replicas."""
 
 STEP_END, EPOCH_END = "on_train_batch_end", "on_epoch_end"
 
@@ -48,14 +55,16 @@ class Hooks:
         """The checksum of the weights before, where there are such."""
         self._groups = groups
         """Returns the variables of the model and its optimizers, which may be made late."""
-        self._rates: list[tuple[str, Any]] = []
+        self._rates: list[Any] = []
         self._at_step_begin = memory.implementing("on_train_batch_begin", "on_batch_begin")
         self._ending = ""
         self._done: list[str] = []
         self._logs: dict[str, Any] = {}
         self._before: dict[str, dict[str, Any]] | None = None
-        self._rates_before: dict[str, Any] = {}
+        self._rates_before: list[tuple[Any, Any]] = []
         self._hidden: dict[Any, Any] = {}
+        self._at_end: dict[str, int] | None = None
+        """What the fit has ended with, in digests."""
 
     def may_be_taken_back(self, *hooks: str, of_step: bool = False) -> None:
         """Keep what the callbacks hold, before they begin what may not come to its end: a step, or these hooks."""
@@ -68,12 +77,17 @@ class Hooks:
 
     def is_done(self) -> None:
         """Note that what had begun, or was ending, has ended."""
-        self._ending, self._before, self._rates_before, self._weights = "", None, {}, None
+        self._ending, self._before, self._rates_before, self._weights = "", None, [], None
 
     def has_tested(self) -> None:
         """Note that an evaluation has ended, which a callback may also make while a step or an epoch ends."""
         if not self._ending:
             self.is_done()
+
+    def has_ended(self) -> None:
+        """Note that the fit has ended: what is changed from now on is no part of it."""
+        self.may_be_taken_back()
+        self._at_end = self.digests()
 
     def ends(self, hook: str, logs: Any) -> None:
         """Note that a step or an epoch is done, and that the callbacks are told so, one after the other."""
@@ -96,7 +110,7 @@ class Hooks:
     def keep(self, position: Position, steps_told: int, stops: bool) -> dict[str, Any]:
         """Put into a position what the callbacks hold there. Return the arrays, and variables that are taken back.
 
-        Raises NotAtomic where a callback has changed the weights since, which are not taken back.
+        Raises NotAtomic where a callback, or the script after the fit, has changed what is not taken back.
 
         Args:
             position: where the fit was interrupted.
@@ -105,16 +119,20 @@ class Hooks:
         """
         if self._weights is not None and self._weights != self._checksum():
             raise NotAtomic("a callback has changed the weights")
+        if self._at_end is not None and (changed := self._at_end.items() ^ self.digests().items()):
+            raise NotAtomic(f"the script has changed {', '.join(sorted(dict(changed)))} since its fit ended")
         before, rates = self._before, self._rates_before
         ending = self._ending
         if not ending and position.begun and position.batch == steps_told + 1:
-            ending, self._done, before, rates = STEP_END, [], None, {}  # it failed behind its last update
+            ending, self._done, before, rates = STEP_END, [], None, []  # it failed behind its last update
         if ending:
             before = {name: held for name, held in (before or {}).items() if name not in self._done}
             logs = {name: float(value) for name, value in self._logs.items() if _is_number(value)}
             position.unfinished = {"hook": ending, "done": self._done, "logs": logs, "stops": stops}
         position.callbacks, arrays = self.memory.keep(before)
-        return {**arrays, **rates}
+        # An optimizer that was built meanwhile may have its rate at another place.
+        names = {id(variable): name for name, variable in self._variables()}
+        return {**arrays, **{names[id(each)]: value for each, value in rates if id(each) in names}}
 
     def finish_step(self, unfinished: dict[str, Any], batch: int, logs: dict[str, float]) -> None:
         """Tell the callbacks of a step that had not been told of it."""
@@ -142,18 +160,23 @@ class Hooks:
     def _was_told(self, name: str, unfinished: dict[str, Any]) -> bool:
         return name in unfinished["done"] and name in self.memory.shared
 
-    def _rates_now(self) -> dict[str, Any]:
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        """Yield the variables with their names in a backup."""
+        for group, variables in self._groups().items():
+            for place, variable in enumerate(variables):
+                yield f"{group}/{place:05d}", variable
+
+    def _rates_now(self) -> list[tuple[Any, Any]]:
         """Return what callbacks change of an optimizer: its single numbers, such as the learning rate."""
         if not self._rates:
             self._rates = [
-                (f"{group}/{place:05d}", variable)
-                for group, variables in self._groups().items()
-                for place, variable in enumerate(variables)
-                if ("optimizer" in group or group == "rates")
+                variable
+                for name, variable in self._variables()
+                if name.startswith(("optimizer", "rates/"))
                 and not len(variable.shape)
                 and not str(variable.name).startswith("iteration")
             ]
-        return {name: own(variable).numpy() for name, variable in self._rates}
+        return [(variable, own(variable).numpy()) for variable in self._rates]
 
     def digests(self, *, in_training: bool = False) -> dict[str, int]:
         """Return a CRC-32 of each part of what goes on from a backup, as this process's replica has it.
@@ -162,16 +185,15 @@ class Hooks:
         """
         import numpy as np
 
-        rates = self._rates_now()
+        rates = {id(variable) for variable, _ in self._rates_now()}
         parts: dict[str, int] = {}
-        for group, variables in self._groups().items():
-            for place, variable in enumerate(variables):
-                if in_training and _is_own(variable):
-                    continue
-                name = f"{group}/{place:05d}"
-                part = "the learning rate" if name in rates else _PARTS.get(group, "the optimizer")
-                value = np.ravel(own(variable).numpy())
-                parts[part] = zlib.crc32(value.view(np.uint8).data, parts.get(part, 0))
+        for name, variable in self._variables():
+            if in_training and _is_own(variable):
+                continue
+            of_group = _PARTS.get(name.partition("/")[0].partition(".")[0], "the optimizer")
+            part = "the learning rate" if id(variable) in rates else of_group
+            value = np.ravel(own(variable).numpy())
+            parts[part] = zlib.crc32(value.view(np.uint8).data, parts.get(part, 0))
         parts.pop("", None)
         return parts
 
@@ -241,21 +263,29 @@ def marker(base: Any, saver: Any, name: str) -> Any:
     return OrchMark()
 
 
-def trim(path: Any, separator: str, epochs: int) -> None:
-    """Leave the rows of a CSVLogger's file that are of these epochs: those behind them are trained again."""
-    text = os.fspath(path)
-    if not os.path.isfile(text):
-        return
-    with open(text, newline="", encoding="utf-8") as file:
-        lines = list(file)
+def lines_of(path: Any) -> list[bytes]:
+    """Return the lines of a CSVLogger's file; none where there is no file."""
+    if not os.path.isfile(path):
+        return []
+    with open(path, "rb") as file:
+        return list(file)
 
-    def stays(line: str) -> bool:
-        epoch = line.partition(separator)[0].strip('"')
-        return line.endswith("\n") and (not epoch.isdecimal() or int(epoch) < epochs)
 
-    kept = [line for line in lines if stays(line)]
+def trim(path: Any, separator: str, epochs: int, before: int) -> int:
+    """Leave the rows of a CSVLogger's file that are of these epochs: those behind them are trained again.
+
+    The lines before the fit are of other fits, and stay. Return how many these are: another host's file may have fewer.
+    """
+
+    def stays(line: bytes) -> bool:
+        epoch = line.partition(separator.encode())[0].strip(b'"')
+        return line.endswith(b"\n") and (not epoch.isdigit() or int(epoch) < epochs)
+
+    lines = lines_of(path)
+    kept = lines[:before] + [line for line in lines[before:] if stays(line)]
     if len(kept) < len(lines):
-        durable.write(text, "".join(kept).encode(), mode=os.stat(text).st_mode & 0o777)
+        durable.write(os.fspath(path), b"".join(kept), mode=os.stat(path).st_mode & 0o777)
+    return min(before, len(lines))
 
 
 def _tell_nothing(*_: Any, **_logs: Any) -> None:

@@ -3,7 +3,8 @@
 The order of the calls says nothing: a script that skips what is done calls `fit` fewer times after a restart. So a fit
 is known by the function that calls it, by the model and how it is compiled, by its data, and by its starting weights.
 Names and paths are left out: Keras counts its layers, and a temporary directory has another name each time. Numbers
-with a fraction are compared by what they sum up to, since another processor may round them differently.
+with a fraction are compared by what they sum up to, since another processor may round them differently. Where the
+number of replicas has changed, the batch, the steps of an epoch and the learning rate may have followed it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ SAMPLE_BYTES = 1 << 24
 CALLER, MODEL = "the function that calls fit", "the model or how it is compiled"
 DATA, WEIGHTS = "the data", "the starting weights"
 _PLACES = (CALLER, MODEL, *[DATA] * 4, *[WEIGHTS] * 4)
-"""What each number of an identity is of."""
+"""What each number of an identity is of. Behind these are those that compare fits of other numbers of replicas."""
+_MODEL_AT_ANY_SIZE, _DATA_AT_ANY_SIZE, _SIZES = 10, 11, slice(12, 15)
+"""Places 1 and 2 without what may follow the number of replicas, and the batch, the steps and the learning rate."""
+_POWERS = (0.0, 0.5, 1.0, -1.0)
+"""How these may follow it: not at all, by its root, as it, or (the steps of an epoch) the other way round."""
 _EXACT = (0, 1, 2, 6)
 _ROUNDING = 1e-4
 _SETTINGS = ("batch_size", "class_weight", "initial_epoch", "shuffle", "steps_per_epoch", "validation_split")
+_OF_SIZE = ("batch_size", "steps_per_epoch")
 _BETWEEN = ("orchestrator", "keras", "tf_keras", "tensorflow", "contextlib", "functools")
 """Whose functions are called between `fit` and what it calls back."""
 _UNSTABLE = frozenset({"name", "build_config", "shared_object_id", "built", "stop_training"})
@@ -61,15 +67,38 @@ def identity(model: Any, given: dict[str, Any], first_batch: Any, folder: str) -
     weights = [[str(each.shape), str(each.dtype), bool(each.trainable)] for each in weights_of(model)]
     compiled = [getattr(model, name, None) for name in ("optimizer", "loss")]
     settings = [given.get(name) for name in _SETTINGS]
-    made = [type(model).__name__, _plain_attributes(model), layers, weights, compiled, settings]
+    made = [described(each) for each in (type(model).__name__, _plain_attributes(model), layers, weights)]
+    of_size = [described(each) for each in (compiled, settings)]
+    at_any_size = [
+        described(compiled, _UNSTABLE | {"learning_rate"}),
+        described([given.get(name) for name in _SETTINGS if name not in _OF_SIZE]),
+    ]
     data = [given.get(name) for name in ("x", "y", "sample_weight", "validation_data")]
-    known, whole = (float(zlib.crc32(described(each).encode())) for each in (made, [*made, names]))
+    exact, data_at_any_size, *sums = _summed([*data, first_batch])
     return [
-        float(zlib.crc32(_caller(folder).encode())),
-        whole,
-        *summed_up([*data, first_batch]),
+        _crc(_caller(folder)),
+        _crc(str([*made, *of_size, described(names)])),
+        exact,
+        *sums,
         *summed_up(variables_of(model)["model"]),
-    ], known
+        _crc(str([*made, *at_any_size, described(names)])),
+        data_at_any_size,
+        *(float(given.get(name) or 0.0) for name in _OF_SIZE),
+        _rate(model),
+    ], _crc(str([*made, *of_size]))
+
+
+def _crc(text: str) -> float:
+    return float(zlib.crc32(text.encode()))
+
+
+def _rate(model: Any) -> float:
+    """Return the learning rate that a model begins with; 0 where it has none, or several."""
+    rate: Any = getattr(getattr(model, "optimizer", None), "learning_rate", None)
+    try:
+        return float(rate.numpy() if hasattr(rate, "numpy") else rate or 0.0)
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def signature(identity: list[float]) -> tuple[float, ...]:
@@ -82,12 +111,33 @@ def difference(one: list[float], other: list[float]) -> str:
     return next(iter(differences(one, other)), "")
 
 
-def differences(one: list[float], other: list[float]) -> list[str]:
-    """Return in what two identities differ."""
-    if len(one) != len(other):
+def differences(one: list[float], other: list[float], growth: float = 1.0) -> list[str]:
+    """Return in what two identities differ.
+
+    Args:
+        growth: how many times as many replicas the other has; what follows their number is then the same.
+    """
+    if min(len(one), len(other)) < len(_PLACES):
         return ["what is known of it", CALLER, DATA]
-    pairs = enumerate(zip(one, other, strict=True))
-    return [_PLACES[place] for place, (a, b) in pairs if abs(a - b) > (0.1 if place in _EXACT else _ROUNDING)]
+    if growth != 1.0 and len(one) == len(other) > len(_PLACES):
+        one = _grown(one, other, growth)
+    pairs = enumerate(zip(_PLACES, one, other, strict=False))
+    return [what for place, (what, a, b) in pairs if abs(a - b) > (0.1 if place in _EXACT else _ROUNDING)]
+
+
+def _grown(one: list[float], other: list[float], growth: float) -> list[float]:
+    """Return an identity with the other's numbers where the two differ by what followed the number of replicas."""
+    found = list(one)
+    follow = all(map(functools.partial(_follows, growth), one[_SIZES], other[_SIZES], (1.0, 1.0, 0.0)))
+    if follow and one[_MODEL_AT_ANY_SIZE] == other[_MODEL_AT_ANY_SIZE]:
+        found[1] = other[1]
+    if one[_DATA_AT_ANY_SIZE] == other[_DATA_AT_ANY_SIZE]:
+        found[2] = other[2]
+    return found
+
+
+def _follows(growth: float, before: float, now: float, rounding: float) -> bool:
+    return any(abs(now - before * growth**power) <= rounding + 1e-3 * abs(now) for power in _POWERS)
 
 
 def difference_of_sums(one: list[float], other: list[float]) -> bool:
@@ -106,32 +156,31 @@ def is_called_by_script(folder: str) -> bool:
     return frame is not None
 
 
-def described(value: Any) -> str:
+def described(value: Any, left_out: frozenset[str] = _UNSTABLE) -> str:
     """Return settings as a text that is the same in every process. What is not understood has its class only."""
+    inner = functools.partial(described, left_out=left_out)
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        return described(value.item())
+        return inner(value.item())
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        return str(
-            [(str(key), described(value[key])) for key in sorted(value, key=str) if key not in _UNSTABLE]
-        )
+        return str([(str(key), inner(value[key])) for key in sorted(value, key=str) if key not in left_out])
     if isinstance(value, (list, tuple)):
-        return str([described(each) for each in value])
+        return str([inner(each) for each in value])
     if isinstance(value, functools.partial):
-        return described([value.func, value.args, value.keywords])
+        return inner([value.func, value.args, value.keywords])
     code = getattr(value, "__code__", None)
     if code is not None:
         cells = [each.cell_contents for each in value.__closure__ or () if each != types.CellType()]
         cells = [each for each in cells if _is_plain(each)]
         body = [code.co_code.hex(), *filter(_is_plain, code.co_consts)] if code.co_name == "<lambda>" else []
-        return described([value.__qualname__, cells, value.__defaults__, body])
+        return inner([value.__qualname__, cells, value.__defaults__, body])
     own = _plain_attributes(value)
     with contextlib.suppress(Exception):  # it has none, or a class of the script did not write one
         own.update(value.get_config())
-    return f"{type(value).__name__} {described(own)}"
+    return f"{type(value).__name__} {inner(own)}"
 
 
 def _plain_attributes(value: Any) -> dict[str, Any]:
@@ -155,23 +204,31 @@ def _caller(folder: str) -> str:
 
 def summed_up(values: list[Any]) -> list[float]:
     """Return a checksum of what must be exactly equal, and three sums over all numbers with a fraction."""
+    exact, _, *sums = _summed(values)
+    return [exact, *sums]
+
+
+def _summed(values: list[Any]) -> list[float]:
+    """Return the same, with a second checksum behind the first: without the sizes of batches."""
     import numpy as np
 
     base = np.random.Generator(np.random.PCG64(1)).standard_normal((2, 65521))
-    exact, sums = 0, [0.0, 0.0, 0.0]
+    exact, at_any_size, sums = 0, 0, [0.0, 0.0, 0.0]
     for place, leaf in enumerate(leaf for value in values for leaf in _leaves(value)):
         array = leaf if isinstance(leaf, str) else _sample(leaf)
         if isinstance(array, str):
             exact = zlib.crc32(array.encode(), exact)
+            if not isinstance(array, _Batches):
+                at_any_size = zlib.crc32(array.encode(), at_any_size)
             continue
         known = getattr(leaf, "shape", array.shape)
         is_open = getattr(known, "rank", 0) is None or None in tuple(known)
         shape = [int(size) for size in (array.shape if is_open else known)]
-        exact = zlib.crc32(f"{shape} {array.dtype.kind}".encode(), exact)
+        parts: list[Any] = [f"{shape} {array.dtype.kind}".encode()]
         if array.dtype.kind in "OSU":
-            exact = zlib.crc32(_texts(array), exact)
+            parts.append(_texts(array))
         elif array.dtype.kind in "biu":
-            exact = zlib.crc32(np.ascontiguousarray(array).data, exact)
+            parts.append(np.ascontiguousarray(array).data)
         else:
             numbers = np.nan_to_num(np.ravel(array).view(array.real.dtype).astype(np.float64))
             length = float(np.linalg.norm(numbers))
@@ -180,7 +237,15 @@ def summed_up(values: list[Any]) -> list[float]:
                 along = np.resize(base[row, place * 7919 % 50_000 :], numbers.size)
                 sums[row] += weight * float(numbers @ along) / (length + 1e-12)
             sums[2] += weight * math.log(length + 1e-12)
-    return [float(exact), *sums]
+        for part in parts:
+            exact, at_any_size = zlib.crc32(part, exact), zlib.crc32(part, at_any_size)
+    return [float(exact), float(at_any_size), *sums]
+
+
+class _Batches(str):
+    """What is known of the batches of a tf.data: their shape, and how many there are."""
+
+    __slots__ = ()
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -189,7 +254,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     if value is None:
         return
     if isinstance(value, tf.data.Dataset):
-        yield f"{value.element_spec} {int(value.cardinality())}"
+        yield _Batches(f"{value.element_spec} {int(value.cardinality())}")
         for source in sources(value):
             names = getattr(source, "_filenames", None)
             yield from getattr(source, "_tensors", ())

@@ -135,6 +135,14 @@ class Course:
                 return int(steps)
         return None
 
+    def done_after(self, batch: int) -> int:
+        """Return how many batches of an epoch are done after this one.
+
+        Keras 3 numbers the batches of `steps_per_execution` as if the data did not end among them.
+        """
+        ends = None if getattr(self._handler, "steps_per_epoch", None) else self.steps
+        return min(batch + 1, ends or batch + 1)
+
     @property
     def epochs_done(self) -> int:
         return self.epoch - self.first_epoch
@@ -227,17 +235,26 @@ class Passing:
         Passing.current = None
         self._tell(PASSING_TOLD_EVERY_S)
 
-    def pull(self, iterator: Any, count: int) -> None:
-        """Read batches. Raises StopIteration where there are no more."""
-        for _ in range(count):
-            next(iterator)
+    def pull(self, iterator: Any, count: int, least: int = 1) -> None:
+        """Read batches, fewer where the data ends, as one call of several steps does.
+
+        Raises:
+            StopIteration: There were fewer than `least`.
+        """
+        for number in range(count):
+            try:
+                next(iterator)
+            except StopIteration:
+                if number < least:
+                    raise
+                return
             self.done += 1
             self._tell(PASSING_TOLD_EVERY_S)
 
-    def pulls(self, iterator: Any, count: int) -> bool:
-        """Read batches of the epoch that was interrupted. Return False where there are no more, and say so."""
+    def pulls(self, iterator: Any, count: int, least: int = 1) -> bool:
+        """Read batches of the epoch that was interrupted. Return False where there are too few, and say so."""
         try:
-            self.pull(iterator, count)
+            self.pull(iterator, count, least)
         except StopIteration:
             ended = "ended before the place where the training was interrupted: it is not the same as before"
             print(f"orch: the data {ended}", file=sys.stderr, flush=True)
@@ -306,10 +323,9 @@ def install_keras3(epoch_iterator: Any) -> None:
                 course.pass_over_validation(epoch, passing)
             steps = enumerate_steps(self)
             for begin, end, iterator in steps:
-                if end >= course.batch:
+                # Where the data has ended, Keras finds that in its next step, and ends the epoch.
+                if end >= course.batch or not passing.pulls(iterator, end - begin + 1):
                     break
-                if not passing.pulls(iterator, end - begin + 1):
-                    return
             else:
                 return
         yield begin, end, iterator
@@ -459,7 +475,7 @@ def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
         else:
             within = course.batch if epoch == course.epoch else 0
             with passing:
-                passing.pulls(iterator, within)
+                passing.pulls(iterator, within, within)
             if within and is_traceable(handler._model):  # some metrics are made then, and can be restored
                 handler._model.train_function.get_concrete_function(iterator)
             yield epoch, iterator

@@ -428,13 +428,14 @@ def _whole(atomic: Atomic, step: Callable[..., Any]) -> Callable[..., Any]:
 def _values(atomic: Atomic, groups: dict[str, list[Any]]) -> dict[str, Any]:
     """Return the values of all variables by name, like `backup.collect`, but from this process's replica alone.
 
-    Raises NotAtomic where one that steps update is not finite. A figure may be: that of a batch that was skipped.
+    Raises NotAtomic where one that steps update is not finite. A figure may be, that of a batch that was skipped, and
+    what Keras does not list, such as the least distances so far.
     """
     values = {}
     for group, variables in groups.items():
         for place, variable in enumerate(variables):
             value = atomic.value(variable)
-            if group != "metrics":
+            if group.partition(".")[0] not in ("metrics", backup.OTHERS):
                 atomic.check_written(variable, value)
             values[f"{group}/{place:05d}"] = value * _counts(variable)
     return values if atomic.shares is None else {**values, **atomic.shares.known(atomic.values)}

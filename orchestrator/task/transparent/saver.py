@@ -11,7 +11,6 @@ import json
 import math
 import sys
 import time
-import zlib
 
 from orchestrator.task import this_task
 from orchestrator.task.transparent import backup, chance, first_batch
@@ -20,6 +19,7 @@ from orchestrator.task.transparent.hooks import (
     STEP_END,
     Comparison,
     Hooks,
+    lines_of,
     marker,
     said_apart,
     trim,
@@ -39,7 +39,7 @@ from orchestrator.task.transparent.strategy import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import Any
 
@@ -93,6 +93,8 @@ class Saver:
         """Whether the script has changed this fit since its backup was saved."""
         self._set: dict[str, float] = {}
         """The numbers of the optimizers that the script has set."""
+        self._tables: dict[str, dict[str, int]] = {}
+        """How many lines the tables had when the fit began, by the worker's number and the CSVLogger's name."""
 
     def callbacks(self, before: list[Any], after: list[Any] | None = None) -> list[Any]:
         """Return the script's callbacks with ours: one that finds the backup goes first, one that saves goes behind."""
@@ -169,44 +171,53 @@ class Saver:
             self._directory = backup.folder(setting.checkpoint_dir, self.fit)
         position = setting.backups.pop(self.fit, None)
         self.when_known(position is not None)
-        if position is not None:
-            self._continue_tables(position)
+        logger = sys.modules[f"{setting.library}.src.callbacks"].CSVLogger
+        self._tables[self._number] = {
+            name: self._begin_table(name, each, position)
+            for name, each in named(self.others).items()
+            if isinstance(each, logger)
+        }
 
-    def _continue_tables(self, position: backup.Position) -> None:
-        """Have each CSVLogger go on behind the rows of the epochs that it was told of."""
+    def _begin_table(self, name: str, logger: Any, position: backup.Position | None) -> int:
+        """Have a CSVLogger go on behind the rows of the epochs that it was told of. Return how many lines are older."""
+        if position is None:
+            return len(lines_of(logger.filename)) if logger.append else 0
+        logger.append = True  # otherwise it would truncate its file
+        before = position.tables.get(self._number, {}).get(name, 0)
         unfinished = position.unfinished or {"hook": "", "done": []}
-        for name, each in named(self.others).items():
-            if isinstance(each, sys.modules[f"{self._setting.library}.src.callbacks"].CSVLogger):
-                was_told = unfinished["hook"] == EPOCH_END and name in unfinished["done"]
-                trim(each.filename, each.sep, position.epoch + was_told)
-                each.append = True  # otherwise it would truncate its file
+        was_told = unfinished["hook"] == EPOCH_END and name in unfinished["done"]
+        if position.epoch >= self._epochs:  # it had ended, and what follows its rows is of later fits
+            return before
+        return trim(logger.filename, logger.sep, position.epoch + was_told, before)
 
     def _begin(self, model: Any, params: Any) -> None:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
         self._memory = Memory(self.others, self._setting.library, self._setting.report)
         groups, rescue = functools.partial(self._setting.groups_of, model), self._setting.rescue
         self.hooks = Hooks(self._memory, groups, lambda: rescue.checksum(model) if rescue else None)
-        names = float(zlib.crc32(repr(sorted(self._memory.callbacks)).encode()))
-        self._differ = len({row[0] for row in rows_of_workers(self._setting.strategy, [names])}) > 1
+        names = sorted(self._memory.callbacks)
+        told = self._of_workers([names, self._tables.get(self._number, {})])
+        self._differ = any(each != names for each, _ in told.values())
+        self._tables = {number: tables for number, (_, tables) in told.items()}
         with self._restoring():
             saved = backup.read(self._directory) if self._directory else None
         position = saved[1] if saved else backup.Position(self._course.first_epoch, 0)
         if saved is not None:
-            position.in_batches_of(self._setting.shrink.scale)
-            self._is_changed = MODEL in differences(position.identity, self._identity)
-            if self._is_changed:  # its batches may be of another size
-                position.epoch, position.batch = max(position.epoch, self._course.first_epoch), 0
-                position.begun, position.unfinished = False, None
+            self._place(position)
         self._set = backup.numbers_of_optimizers(self._setting.groups_of(model))
         self._agree(position)
         self._setting.shrink.begin(position.rate if saved is not None else None)
         if saved is None:
             self._setting.steps = self._setting.count_steps()
             return
+        if self._setting.growth(position) != 1.0 and not self._is_changed:
+            self._scale_rates(model, saved[0], position)
         with self._restoring():
             self._restore(model, saved[0], position.set)
         backup.tell_restored(self._directory or "", self._setting.checkpoint_dir, position.steps)
         self._setting.steps = max(self._setting.steps, position.steps)
+        if position.epoch < self._epochs:  # what is trained from now on is newer than any backup
+            self._setting.steps = self._setting.count_steps()
         if position.epoch >= self._epochs and position.chance is not None:
             chance.restore(position.chance)  # what the script draws after this fit is what it drew then
         self._begin_with(model, position.epoch)
@@ -221,40 +232,78 @@ class Saver:
         )
         self._setting.report("resumed", f"fit {self.fit + 1} goes on from its backup, {where}")
 
+    def _place(self, position: backup.Position) -> None:
+        """Find the place in the epoch that had begun, whose batches may be of another size now."""
+        growth, length = self._setting.growth(position), self._course.steps
+        differing = differences(position.identity, self._identity)
+        self._is_changed = MODEL in differences(position.identity, self._identity, growth)
+        if differing and growth != 1.0 and not self._is_changed and length and position.length:
+            done = position.batch * length // position.length  # the same part of the epoch
+            position.batch = max(done, min(position.batch, 1))
+        elif MODEL in differing:
+            position.epoch, position.batch = max(position.epoch, self._course.first_epoch), 0
+            position.begun, position.unfinished = False, None
+        else:
+            position.in_batches_of(self._setting.shrink.scale)
+
+    def _scale_rates(self, model: Any, values: dict[str, Any], position: backup.Position) -> None:
+        """Let the learning rates of a backup follow the number of replicas, as those that the script sets do."""
+        factors = {
+            name: now / then
+            for name, now in self._set.items()
+            if name.endswith("/learning_rate") and (then := position.set.get(name)) and then != now
+        }
+        backup.scale_rates(self._setting.groups_of(model), values, factors)
+        for name, factor in factors.items():
+            position.set[name] = self._set[name]
+            self._setting.report(
+                "rate",
+                f"there were {position.replicas} replicas, and now {self._setting.strategy.num_replicas_in_sync}: the "
+                f"learning rate of the checkpoint is multiplied by {factor:.3g}, as that of the script is",
+            )
+
+    @property
+    def _number(self) -> str:
+        """The number of this worker."""
+        return str(getattr(self._setting.strategy.extended, "_id_in_cluster", 0))
+
+    def _of_workers(self, mine: Any) -> dict[str, Any]:
+        """Return a value of each worker, for JSON, by the worker's number. All must call it."""
+        texts = texts_of_workers(self._setting.strategy, json.dumps(mine))
+        return {str(number): json.loads(text) for number, text in enumerate(texts)}
+
     def _recall(self, saved: tuple[dict[str, Any], backup.Position]) -> None:
-        number = str(getattr(self._setting.strategy.extended, "_id_in_cluster", 0))
-        self._memory.recall(saved[1].callbacks, saved[0], saved[1].own.get(number))
+        self._memory.recall(saved[1].callbacks, saved[0], saved[1].own.get(self._number))
 
     def _restore(self, model: Any, values: dict[str, Any], before: dict[str, float]) -> None:
         """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
         self._setting.prepare(model, self._course)
         if self._setting.noise and not self._setting.restores_late and "noise/00000" in values:
             self._setting.noise.make()  # else the first step would
-        groups, late = self._setting.groups_of(model), []
-        for name in backup.groups_in(values):
-            if name in ("metrics", SHARES, GROUP):
-                continue
+        groups, late = self._setting.groups_of(model), {}
+        for name in _restored_groups(values):
             if backup.fits(groups, values, name) or not self._setting.restores_late:
                 self._assign(groups, values, name)
-            else:
-                late.append(name)
+            else:  # what a callback sets when the epoch begins is not restored again
+                late[name] = backup.assign_built(groups, values, name)
 
         def restore_late(model: Any) -> None:
             groups = self._setting.groups_of(model)
             with self._restoring():
-                for name in late:
-                    self._assign(groups, values, name)
-            self._tell_replaced(model, before)
+                for name, built in late.items():
+                    self._assign(groups, values, name, after=built)
             self._check_alike(model)
 
         self._course.when_traced = restore_late if late else None
         self._tell_replaced(model, before)
 
-    def _assign(self, groups: dict[str, list[Any]], values: dict[str, Any], name: str) -> None:
+    def _assign(
+        self, groups: dict[str, list[Any]], values: dict[str, Any], name: str, after: Sequence[Any] = ()
+    ) -> None:
         try:
-            backup.assign(groups, values, name)
+            backup.assign(groups, values, name, after=after)
         except backup.Mismatch:
-            if name == "model" or not self._is_changed:
+            if name == "model" or not (self._is_changed or backup.may_be_missing(name)):
                 raise
             self._setting.report(
                 "replaced", f"the script's {name} is another one than the checkpoint's: it begins anew"
@@ -308,9 +357,10 @@ class Saver:
             if is_keras_3 or is_traceable(model):
                 self._restore_metrics(model)
                 self._course.figures = model.get_metrics_result
-            if is_keras_3 and self._course.steps in (None, self._counted):
-                # A rescue while the epoch was evaluated: its figures are there.
-                model.__dict__[_FIGURES] = lambda _logs: model.get_metrics_result()
+            if is_keras_3:
+                # It may have no batch left, as after a rescue while it was evaluated: its figures are there.
+                of_logs = getattr(model, _FIGURES, dict)
+                model.__dict__[_FIGURES] = lambda logs: of_logs(logs or model.get_metrics_result())
         if restored is not None and epoch == restored[1].epoch and restored[1].begun:
             self._begin_again(model, restored)
         if restored is not None and self._course.when_traced is None:
@@ -325,9 +375,8 @@ class Saver:
         """Take back what the callbacks have changed: this epoch had begun before the restart, and begins once."""
         if self._memory.implementing("on_epoch_begin"):
             groups = self._setting.groups_of(model)
-            for name in backup.groups_in(saved[0]):
-                if name not in ("metrics", SHARES, GROUP) and backup.fits(groups, saved[0], name):
-                    backup.assign(groups, saved[0], name)
+            for name in _restored_groups(saved[0]):
+                backup.assign_built(groups, saved[0], name)
             self._recall(saved)
         unfinished = saved[1].unfinished
         if unfinished is None or unfinished["hook"] == EPOCH_END:
@@ -371,7 +420,7 @@ class Saver:
         self._mark(model, done, 0)
         self.hooks.is_done()
         if self._is_due or epoch + 1 >= self._epochs:
-            self._save(model, epoch + 1, 0)
+            self._save(model, done, 0)
 
     def _restore_metrics(self, model: Any) -> None:
         values, self._metrics = self._metrics, None
@@ -385,7 +434,8 @@ class Saver:
     def _end_batch(self, model: Any, batch: int) -> None:
         if getattr(model, "distribute_strategy", None) is self._setting.strategy and self._setting.is_seeded:
             first_batch.compare(self._setting.strategy, self._setting.report, self._course)
-        steps, self._counted = batch + 1 - self._counted, batch + 1
+        done, in_epoch = self._course.done_after(batch), self._course.steps
+        steps, self._counted = done - self._counted, done
         self._setting.steps += steps
         self._setting.shrink.advance(steps)
         if self._directory is None:
@@ -394,10 +444,10 @@ class Saver:
             self._restore_metrics(model)
         if not self._setting.cadence.step(steps):
             return
-        if batch + 1 == self._course.steps:
+        if in_epoch is not None and done >= in_epoch:
             self._is_due = True
         else:
-            self._save(model, self._epoch, batch + 1)
+            self._save(model, self._epoch, done)
 
     def _save(self, model: Any, epoch: int, batch: int) -> None:
         if self._directory is None:
@@ -405,41 +455,39 @@ class Saver:
         self._is_due = False
         setting, began_at = self._setting, time.monotonic()
         setting.writer.wait()
-        steps = setting.steps_of(model)
         groups = setting.groups_of(model)
-        values, own = backup.collect(groups, steps), self._own()
+        values, own = backup.collect(groups, setting.steps), self._own()
         if batch:
             values.update(of_all(setting.strategy, model))
         if setting.chief:
-            position = self._position(epoch, batch, steps)
+            position = self._position(epoch, batch)
             position.callbacks, arrays = self._memory.keep()
             position.own = own
             values.update(arrays)
             setting.writer.write(functools.partial(backup.write, self._directory, values, position))
         setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s, setting.count_steps())
 
-    def _position(self, epoch: int, batch: int, steps: int) -> backup.Position:
-        position = backup.Position(epoch, batch, steps)
+    def _position(self, epoch: int, batch: int) -> backup.Position:
+        position = backup.Position(epoch, batch, self._setting.steps)
         position.fit, position.identity, position.epochs = self.fit, self._identity, self._epochs
         if epoch >= self._epochs and self._setting.is_seeded:
             position.chance = chance.state()
-        position.set = self._set
-        position.proved = self._setting.strategy.num_replicas_in_sync * self._course.is_proved
+        position.set, position.tables = self._set, self._tables
+        position.replicas = self._setting.strategy.num_replicas_in_sync
+        position.length = self._course.steps or 0
+        position.proved = position.replicas * self._course.is_proved
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         return position
 
     def _own(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Return what the callbacks of each worker remember, where they have different ones. All must call it."""
-        if not self._differ:
-            return {}
-        texts = texts_of_workers(self._setting.strategy, json.dumps(self._memory.keep()[0]))
-        return {str(number): json.loads(text) for number, text in enumerate(texts)}
+        return self._of_workers(self._memory.keep()[0]) if self._differ else {}
 
     def _mark(self, model: Any, epoch: int, batch: int, *, begun: bool = False) -> None:
         """Remember the position for a rescue."""
         if self._setting.rescue is None:
             return
-        position = self._position(epoch, batch, self._setting.steps_of(model))
+        position = self._position(epoch, batch)
         position.begun, position.own = begun, self._own()
 
         def keep(position: backup.Position) -> dict[str, Any]:
@@ -453,3 +501,10 @@ class Saver:
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)
         self._setting.writer.wait()
+        if self._setting.rescue is not None and self._setting.rescue.refusal() is None:
+            self.hooks.has_ended()
+
+
+def _restored_groups(values: dict[str, Any]) -> list[str]:
+    """Return the groups of a backup that are restored when training begins. The others follow, each in its own way."""
+    return [name for name in backup.groups_in(values) if name not in ("metrics", SHARES, GROUP)]

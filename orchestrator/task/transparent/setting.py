@@ -31,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.task.transparent.backup import Position
     from orchestrator.task.transparent.noise import Noise
     from orchestrator.task.transparent.replay import Course
     from orchestrator.task.transparent.reporter import Reporter
@@ -93,6 +94,11 @@ class Setting:
         replicas = self.strategy.num_replicas_in_sync
         return {signature(each.identity) for each in self.backups.values() if each.proved == replicas}
 
+    def growth(self, position: Position) -> float:
+        """Return how many times as many replicas there are as when this was saved, by the script as it is now."""
+        now = self.strategy.num_replicas_in_sync
+        return now / (position.replicas or now) if position.is_of_this_script() else 1.0
+
     def count_steps(self) -> int:
         """Return the steps of the script, which never become fewer."""
         return max(self.steps, self.steps_before)
@@ -138,18 +144,16 @@ class Setting:
     def _find(self, mine: list[float], epochs: int) -> int | None:
         others: list[str] = []
         for fit, position in sorted(self.backups.items()):
-            why = difference(position.identity, mine)
-            has_ended = position.epoch >= position.epochs
-            if not self.is_seeded and (why == WEIGHTS or (why == DATA and not has_ended)):
-                why = ""  # the script draws others in each generation
-            if not why and epochs != position.epochs and (has_ended or position.epoch > epochs):
-                why = "its epochs"
+            why = self._difference(position, mine, epochs)
             if not why:
                 if others:
                     said = f"fit {fit + 1} comes before {' and '.join(others[-3:])}: skipped or reordered by the script"
                     self.report("fits", f"{said}; each goes on from its own backup only")
                 return fit
             others.append(f"fit {fit + 1}, which differs in {why}")
+        for fit, position in sorted(self.backups.items()):
+            if not self._difference(position, mine, epochs, self.growth(position)):
+                return fit
         if (changed := self._changed(mine, epochs)) is not None:
             why = difference(self.backups[changed].identity, mine)
             self.report("fits", f"fit {changed + 1} was changed in {why}, and goes on from its checkpoint")
@@ -158,6 +162,17 @@ class Setting:
             said = f"fit {self._next + 1} has no backup, and is not {' or '.join(others[-3:])}"
             self.report("fits", f"{said}: it begins as the script lets it begin")
         return None
+
+    def _difference(self, position: Position, mine: list[float], epochs: int, growth: float = 1.0) -> str:
+        """Return in what a fit differs from that of a backup; empty if it is that one."""
+        has_ended = position.epoch >= position.epochs
+        drawn = set() if self.is_seeded else {WEIGHTS}  # the script draws others in each generation
+        if not has_ended and (not self.is_seeded or (growth != 1.0 and len(self.backups) == 1)):
+            drawn.add(DATA)  # or the first batch of a generator has followed the number of replicas
+        why = next((each for each in differences(position.identity, mine, growth) if each not in drawn), "")
+        if not why and epochs != position.epochs and (has_ended or position.epoch > epochs):
+            why = "its epochs"
+        return why
 
     def _changed(self, mine: list[float], epochs: int) -> int | None:
         """Return the number of the only fit there was, which had not ended, where this one is that one, changed.
@@ -168,9 +183,9 @@ class Setting:
         for number, position in self.backups.items() if len(self.backups) == 1 else ():
             differing = differences(position.identity, mine)
             is_other = CALLER in differing or (self.is_seeded and DATA in differing)
-            same_script = position.script in ("", os.environ.get("ORCH_SCRIPT", position.script))
             goes_on = position.epoch < position.epochs and position.epoch <= epochs
-            if goes_on and not is_other and not same_script and self._next == number + 1:
+            is_changed = not position.is_of_this_script()
+            if goes_on and not is_other and is_changed and self._next == number + 1:
                 folder = self.folder or os.path.dirname(
                     getattr(sys.modules["__main__"], "__file__", None) or ""
                 )
@@ -183,7 +198,3 @@ class Setting:
             **variables_of(model),
             **({"noise": self.noise.variables()} if self.noise is not None else {}),
         }
-
-    def steps_of(self, model: Any) -> int:  # noqa: ARG002 - a script's own steps are those of its optimizer
-        """Return the position to save."""
-        return self.steps

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.task.keras.callbacks import reporter
-from orchestrator.task.keras.optimizers import optimizers_of
+from orchestrator.task.keras.optimizers import iterations_of, optimizers_of
 from orchestrator.task.link import Link
 from orchestrator.task.progress import Progress
 
@@ -205,3 +205,12 @@ def test_an_optimizer_under_two_names_is_one() -> None:
     adam, other = (type("Optimizer", (), {"__module__": "keras.src"})() for _ in range(2))
     model = SimpleNamespace(optimizer=adam, first=adam, later={"b": other, "a": adam}, once_more=[other])
     assert optimizers_of(model) == {"optimizer": adam, "optimizer.later.b": other}
+
+
+def test_an_optimizer_of_a_model_within_a_model_is_restored_and_counts_no_steps() -> None:
+    mine, pretrained = (type("Optimizer", (), {"__module__": "keras.src"})() for _ in range(2))
+    mine.iterations, pretrained.iterations = 3, 1000
+    layers = [SimpleNamespace(), SimpleNamespace(optimizer=mine), SimpleNamespace(optimizer=pretrained)]
+    model = SimpleNamespace(optimizer=mine, _flatten_layers=lambda **_: layers)
+    assert optimizers_of(model) == {"optimizer": mine, "optimizer.layer 2": pretrained}
+    assert iterations_of(model) == 3

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from orchestrator.task.transparent.backup import Position
 from orchestrator.task.transparent.hooks import EPOCH_END, STEP_END, Comparison, Hooks, said_apart, trim
 from orchestrator.task.transparent.protected import Held, packed, unpacked
 from orchestrator.task.transparent.remembered import Memory
+from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.reporter import Reporter
+from orchestrator.task.transparent.saver import Saver
 
 pytest.importorskip("numpy")
 
@@ -132,7 +136,9 @@ class Fit:
 
     def __init__(self, *callbacks: Any) -> None:
         self.rate, self.callbacks, self.weights = Variable(), callbacks, 1
-        self.hooks = Hooks(memory(*callbacks), lambda: {"optimizer": [self.rate]}, lambda: self.weights)
+        self.weight, self.figure = Variable(), Variable()
+        self.groups = {"optimizer": [self.rate], "model": [self.weight], "metrics": [self.figure]}
+        self.hooks = Hooks(memory(*callbacks), lambda: self.groups, lambda: self.weights)
         self.steps = 0
 
     def step(self, told: int | None = None) -> None:
@@ -169,6 +175,15 @@ def test_what_a_callback_does_before_a_step_that_fails_is_taken_back() -> None:
     assert position.callbacks == {"Counts 0": {"begun": 1, "ended": ["list", [0]]}}
     assert taken_back == {"optimizer/00000": 2.0}
     assert position.unfinished is None
+
+
+def test_what_is_taken_back_of_an_optimizer_that_was_built_meanwhile_has_its_new_place() -> None:
+    optimizer = [Variable()]
+    hooks = Hooks(memory(Counts()), lambda: {"optimizer.own": list(optimizer)})
+    hooks.may_be_taken_back(of_step=True)
+    optimizer[0].value = 7.0
+    optimizer.insert(0, Variable())  # LossScaleOptimizer puts its own in front of what it wraps
+    assert hooks.keep(Position(1, 0), 0, False) == {"optimizer.own/00001": 1.0}
 
 
 @pytest.mark.parametrize("told", [-1, 0, 1])
@@ -215,6 +230,36 @@ def test_the_end_of_an_epoch_goes_on_behind_the_last_callback_that_was_told_of_i
     assert logs["rate"] == 0.1, "History, which comes last, keeps it"
     again.callbacks[0].on_epoch_end(1, {"loss": 0.25})
     assert again.callbacks[0].epochs == 2, "of the next epoch it is told"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda _: None, ""),
+        (lambda fit: setattr(fit.weight, "value", 0.0), "the weights"),
+        (lambda fit: setattr(fit.rate, "value", 0.1), "the learning rate"),
+        (
+            lambda fit: fit.groups.update(optimizer=[Variable(), Variable()]),
+            "the learning rate, the optimizer",
+        ),
+        (lambda fit: setattr(fit.figure, "value", 0.0), ""),  # an evaluation does that
+    ],
+)
+def test_after_a_fit_nothing_is_handed_over_that_the_script_has_changed_since(
+    seen: list[Any], change: Callable[[Fit], object], said: str
+) -> None:
+    fit = Fit(Counts())
+    fit.step()
+    fit.interrupted(1, 1)
+    fit.hooks.has_ended()
+    seen.append("since")
+    change(fit)
+    if said:
+        with pytest.raises(NotAtomic, match=f"^the script has changed {said} since its fit ended$"):
+            fit.interrupted(1, 1)
+        return
+    position, _ = fit.interrupted(1, 1)
+    assert position.callbacks["runtime.protect seen 0"] == {}, "what it protects is of the fit's end"
 
 
 class SwapEMAWeights(Callback):
@@ -401,10 +446,49 @@ def test_rows_of_epochs_that_are_trained_again_leave_the_table(tmp_path: Path, s
     table = tmp_path / "log.csv"
     rows = [["epoch", "loss"], ["0", "0.5"], ["1", "0.25"], ["2", "0.2"], ["3", "0."]]
     table.write_text("\n".join(separator.join(row) for row in rows))
-    trim(table, separator, 2)
+    assert trim(table, separator, 2, 0) == 0
     assert table.read_text() == "".join(separator.join(row) + "\n" for row in rows[:3])
-    trim(tmp_path / "none.csv", separator, 2)
+    assert trim(tmp_path / "none.csv", separator, 2, 5) == 0
     assert not (tmp_path / "none.csv").exists()
+
+
+@pytest.mark.parametrize(("before", "epochs"), [(0, [0, 0]), (3, [0, 1, 0]), (9, [0, 1, 0, 1])])
+def test_rows_of_earlier_fits_stay_in_the_table_also_on_a_host_whose_file_has_fewer(
+    tmp_path: Path, before: int, epochs: list[int]
+) -> None:
+    table = tmp_path / "log.csv"
+    table.write_bytes(b"epoch,loss\r\n0,0.5\r\n1,0.25\r\n0,\xff\r\n1,0.2\r\n")
+    assert trim(table, ",", 1, before) == min(before, 5)
+    assert [int(row[:1]) for row in table.read_bytes().splitlines()[1:]] == epochs
+
+
+@pytest.mark.parametrize(
+    ("position", "appends", "before", "epochs"),
+    [
+        (None, True, 4, [0, 1, 0]),  # a fit that begins
+        (None, False, 0, [0, 1, 0]),  # Keras truncates the file
+        ((2, 3), True, 3, [0, 1, 0]),
+        ((0, 3), True, 3, [0, 1]),
+        ((3, 3), True, 3, [0, 1, 0]),  # it had ended: what follows is of later fits
+        ((0, None), True, 0, []),  # saved by the version before
+    ],
+)
+def test_a_fit_goes_on_with_its_own_rows_of_a_table(
+    tmp_path: Path, position: tuple[int, int | None] | None, appends: bool, before: int, epochs: list[int]
+) -> None:
+    table = tmp_path / "log.csv"
+    table.write_bytes(b"epoch,loss\r\n0,0.5\r\n1,0.25\r\n0,0.75\r\n")
+    strategy = SimpleNamespace(extended=SimpleNamespace(_id_in_cluster=1))
+    setting: Any = SimpleNamespace(library="keras", report=Reporter(Link(None)), strategy=strategy)
+    logger, saved = SimpleNamespace(filename=str(table), sep=",", append=appends), None
+    if position is not None:
+        saved = Position(position[0], 0)
+        saved.tables = {"0": {"CSVLogger 0": 1}}
+        if position[1] is not None:
+            saved.tables["1"] = {"CSVLogger 0": position[1]}
+    assert Saver(setting, Course(0), {"epochs": 3})._begin_table("CSVLogger 0", logger, saved) == before
+    assert logger.append is appends
+    assert [int(row[:1]) for row in table.read_bytes().splitlines()[1:]] == epochs
 
 
 def test_workers_compare_in_training_as_often_as_takes_a_thousandth_of_the_time() -> None:
@@ -440,11 +524,13 @@ def test_what_has_come_apart_is_named_and_a_replicas_own_averages_are_not_compar
     def digests(rate: float, average: float, **given: bool) -> dict[str, int]:
         one, weight = Variable(), Variable()
         one.value, weight.name = rate, "kernel"
-        groups = {"model": [weight, OfAReplica(average)], "optimizer": [one]}
+        groups = {"model": [weight, OfAReplica(average)], "optimizer.of_critic": [one]}
+        groups["variables.0.counted"] = [OfAReplica(average)]
         return Hooks(memory(), lambda: groups).digests(**given)
 
     first = digests(0.1, 1.0, in_training=True)
     assert first == digests(0.1, 2.0, in_training=True)
+    assert set(digests(0.1, 1.0)) == {"the weights", "the learning rate"}
     assert digests(0.1, 1.0)["the weights"] != digests(0.1, 2.0)["the weights"], (
         "a restart gives all the same"
     )

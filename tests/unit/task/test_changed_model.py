@@ -161,6 +161,43 @@ def test_a_value_that_the_script_has_changed_and_the_checkpoint_replaced_is_said
     assert not said or (said in told[0] and "LearningRateScheduler(lambda epoch: 0.05)" in told[0])
 
 
+@pytest.mark.parametrize("group", ["optimizer", "rates"])
+@pytest.mark.parametrize(
+    ("before", "now", "lowered", "expected"), [(0.003, 0.001, 0.0003, 0.0001), (0.003, 0.003, 0.0003, 0.0003)]
+)
+def test_a_rate_that_a_callback_had_lowered_follows_the_number_of_replicas_as_the_script_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    before: float,
+    now: float,
+    lowered: float,
+    expected: float,
+) -> None:
+    saver = begun(tmp_path, monkeypatch, identity(model=1.0))
+    told: list[str] = []
+    monkeypatch.setattr(saver._setting, "report", lambda kind, text: told.append(f"{kind}: {text}"))
+    rate = Number("adam/learning_rate", now)
+    own = [rate, Number("adam/momentum", 0.5)] if group == "optimizer" else []
+    rate.assign = lambda _: None  # type: ignore[attr-defined]
+    model: Any = SimpleNamespace(
+        metrics_variables=[], variables=[], optimizer=SimpleNamespace(variables=own, learning_rate=rate)
+    )
+    saver._set = backup.numbers_of_optimizers(backup.variables_of(model))
+    values: dict[str, Any] = {f"{group}/00000": lowered}
+    values |= {"optimizer/00001": 0.25} if own else {}
+    position = backup.Position(1, 0)
+    position.replicas = 3
+    position.set = {name: before if "learning_rate" in name else 0.9 for name in saver._set}
+    saver._scale_rates(model, values, position)
+    assert values.pop(f"{group}/00000") == pytest.approx(expected)
+    assert list(values.values()) == [0.25] * bool(own)
+    assert len(told) == (before != now)
+    rate.value = expected
+    saver._tell_replaced(model, position.set)
+    assert not any(each.startswith("replaced: the script sets learning_rate") for each in told)
+
+
 def test_the_optimizer_of_a_changed_fit_may_be_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,10 @@ import pytest
 from orchestrator.task.link import Link
 from orchestrator.task.transparent import backup
 from orchestrator.task.transparent.fit import has_constant_batch
-from orchestrator.task.transparent.identity import described, difference
+from orchestrator.task.transparent.identity import described, difference, differences
+from orchestrator.task.transparent.replay import Course
 from orchestrator.task.transparent.reporter import Reporter
+from orchestrator.task.transparent.saver import Saver
 from orchestrator.task.transparent.setting import Setting
 
 CALL, MODEL, DATA, WEIGHTS = 0, 1, 2, 6
@@ -27,13 +29,22 @@ def identity(**changed: float) -> list[float]:
 
 
 def restarted(
-    root: Path, monkeypatch: pytest.MonkeyPatch, *saved: tuple[list[float], int, int], seeded: bool = True
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *saved: tuple[list[float], int, int],
+    seeded: bool = True,
+    replicas: int = 0,
 ) -> Setting:
-    """Return the setting of a generation that begins with these backups: identity, epochs done, epochs asked for."""
+    """Return the setting of a generation of one replica that begins with these backups.
+
+    Args:
+        saved: of each: the identity, the epochs done, the epochs asked for.
+        replicas: with how many they were saved.
+    """
     pytest.importorskip("h5py")
     for fit, (known, done, asked) in enumerate(saved):
         position = backup.Position(done, 0, 10 * (fit + 1))
-        position.fit, position.identity, position.epochs = fit, known, asked
+        position.fit, position.identity, position.epochs, position.replicas = fit, known, asked, replicas
         backup.write(backup.folder(str(root), fit), {backup.STEPS: position.steps}, position)
     monkeypatch.setenv("ORCH_CHECKPOINT_DIR", str(root))
     strategy = SimpleNamespace(extended=SimpleNamespace(), num_replicas_in_sync=1)
@@ -99,6 +110,100 @@ def test_a_fit_of_other_epochs_is_another_one_if_the_backup_is_of_more_or_had_en
 ) -> None:
     setting = restarted(tmp_path, monkeypatch, (identity(), done, asked))
     assert numbers_of(setting, identity(), epochs=now) == [0 if goes_on else 1]
+
+
+def test_what_is_saved_of_the_epoch_in_which_a_callback_stops_a_fit_is_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = restarted(tmp_path, monkeypatch, seeded=False)
+    for stops, epoch in ((False, 4), (True, 9)):
+        saver = Saver(setting, Course(0), {"epochs": 9})
+        saver._directory, saver._is_due = str(tmp_path / str(stops)), True
+        model: Any = SimpleNamespace(metrics_variables=[], variables=[], stop_training=stops)
+        saver._end_epoch(model, 3)
+        setting.writer.wait()
+        saved = backup.position(saver._directory)
+        assert saved is not None
+        assert saved.epoch == epoch
+
+
+def scaled(replicas: int, *, rate: float = 1e-3, kind: float = 7.0, **changed: float) -> list[float]:
+    """Return the identity of a fit whose batch and learning rate follow the number of replicas."""
+    numbers = identity(model=100.0 * replicas + kind + 1e5 * rate, **changed)
+    return [*numbers, kind, numbers[DATA], 64.0 * replicas, 0.0, rate * replicas]
+
+
+@pytest.mark.parametrize(
+    ("called", "expected"),
+    [
+        ([{}, {"rate": 1e-5}], [0, 1]),
+        ([{"rate": 1e-5}], [1]),  # the one that had ended is skipped by the script
+        ([{"rate": 1e-4}], [2]),  # not begun yet
+        ([{"kind": 8.0}], [2]),  # what else is compiled does not follow it
+        ([{"data": 1.0}, {"weights": 1.0}, {"call": 1.0}], [2, 3, 4]),
+        ([{}, {"rate": 1e-5, "data": 1.0}], [0, 1]),  # the first batch of a generator, in the only fit left
+        ([{}, {"rate": 1e-5, "data": 1.0, "weights": 1.0}], [0, 2]),
+    ],
+)
+def test_fits_whose_batch_and_rate_follow_the_number_of_replicas_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: list[dict[str, float]], expected: list[int]
+) -> None:
+    monkeypatch.setenv("ORCH_SCRIPT", "one")
+    saved = ((scaled(3), 3, 3), (scaled(3, rate=1e-5), 1, 3))
+    begin = functools.partial(restarted, tmp_path, monkeypatch, *saved)
+    assert numbers_of(begin(replicas=3), *(scaled(1, **each) for each in called)) == expected
+    assert numbers_of(begin(replicas=0), scaled(1)) == [2], "a backup of the version before"
+    setting = begin(replicas=3)
+    monkeypatch.setenv("ORCH_SCRIPT", "changed")
+    assert numbers_of(setting, scaled(1)) == [2], "what the script has changed is told as ever"
+
+
+def test_of_fits_that_are_like_it_the_one_that_does_not_follow_the_replicas_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = ((scaled(2, rate=5e-4), 3, 3), (scaled(1), 1, 3))
+    assert numbers_of(restarted(tmp_path, monkeypatch, *saved, replicas=2), scaled(1)) == [1]
+
+
+def test_what_follows_the_replicas_does_so_in_proportion_by_the_root_or_the_other_way_round() -> None:
+    def grown(*sizes: float) -> list[str]:
+        one, other = ([*identity(model=place), 7.0, 7.0] for place in (1.0, 2.0))
+        return differences([*one, 64.0, 75.0, 0.1], [*other, *sizes], 4.0)
+
+    for sizes in ((256.0, 19.0, 0.4), (255.0, 18.0, 0.2), (64.0, 75.0, 0.1), (64.0, 75.0, 0.4)):
+        assert grown(*sizes) == [], sizes
+    for sizes in ((64.0, 75.0, 0.3), (96.0, 19.0, 0.1), (64.0, 40.0, 0.1)):
+        assert grown(*sizes) == ["the model or how it is compiled"], sizes
+
+
+@pytest.mark.parametrize(
+    ("length", "now", "mine", "batch"),
+    [
+        (20, 60, scaled(1), 30),
+        (20, 7, scaled(1), 3),
+        (20, 1, scaled(1), 1),  # with 0 it would seem that nothing of the epoch is done
+        (0, 60, scaled(1), 0),  # the size of its batches is not known: the epoch begins again
+        (20, None, scaled(1), 0),
+        (20, 60, scaled(3), 10),  # the script does not follow the number of replicas
+        (20, 60, scaled(1, kind=8.0), 0),  # it was changed
+    ],
+)
+def test_with_other_batches_a_fit_goes_on_behind_the_same_part_of_its_epoch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    now: int | None,
+    mine: list[float],
+    batch: int,
+) -> None:
+    course = Course(0)
+    course.keep_handler(SimpleNamespace(num_batches=now))
+    saver = Saver(restarted(tmp_path, monkeypatch), course, {"epochs": 3})
+    saver._identity = mine
+    position = backup.Position(1, 10)
+    position.identity, position.replicas, position.length = scaled(3), 3, length
+    saver._place(position)
+    assert (position.epoch, position.batch, position.begun) == (1, batch, batch > 0)
 
 
 def test_a_script_whose_chance_differs_in_each_generation_goes_on_unless_a_fit_of_other_data_had_ended(

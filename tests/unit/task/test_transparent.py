@@ -553,6 +553,7 @@ def test_a_position_survives_its_file() -> None:
     position.fit, position.scale, position.rate, position.epochs = 2, 0.5, 0.25, 9
     position.identity, position.chance = [7.0, 0.5], [["MT19937", [1, 2]]]
     position.callbacks = {"0 EarlyStopping": {"wait": 2, "best": 0.5}}
+    position.tables = {"1": {"CSVLogger 0": 12}}
     assert vars(Position.from_json(position.as_json())) == vars(position)
 
 
@@ -623,6 +624,32 @@ def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(
     passed = [(done, 5) for done in range(5)]
     assert counts == [*passed, None, None, None, None]
     assert Course.current is None
+
+
+def test_data_may_end_within_a_call_of_several_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    passing, batches = transparent_replay.Passing(10), iter(range(10))
+    assert [passing.pulls(batches, 4) for _ in range(3)] == [True] * 3
+    assert (passing.done, capsys.readouterr().err) == (10, "")
+    assert not passing.pulls(batches, 4)
+    assert "the data ended before the place where the training was interrupted" in capsys.readouterr().err
+    assert not passing.pulls(iter(range(3)), 4, 4), "tf_keras reads up to the place at once"
+
+
+@pytest.mark.parametrize(
+    ("handler", "done"),
+    [
+        (SimpleNamespace(num_batches=10, steps_per_epoch=None), [4, 8, 10]),
+        (SimpleNamespace(num_batches=10, steps_per_epoch=10), [4, 8, 12]),  # of data that goes on
+        (SimpleNamespace(num_batches=None, steps_per_epoch=None), [4, 8, 12]),  # nobody knows
+        (SimpleNamespace(inferred_steps=12), [4, 8, 12]),
+    ],
+)
+def test_the_last_call_of_several_steps_makes_those_for_which_there_is_data(
+    handler: Any, done: list[int]
+) -> None:
+    course = Course(0)
+    course.keep_handler(handler)
+    assert [course.done_after(batch) for batch in (3, 7, 11)] == done
 
 
 def test_a_kill_in_the_middle_of_a_save_leaves_the_backup_before_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A GAN with orchestrator.keras.Checkpoint: python gan.py keras|tf_keras [call] [legacy] [killed].
+"""A GAN with orchestrator.keras.Checkpoint: python gan.py keras|tf_keras [call] [inner] [legacy] [killed].
 
 It counts how often its step is traced: a restart must not take longer than the first start.
 """
@@ -56,6 +56,13 @@ class WithCall(GAN):
         return self.critic(given)
 
 
+class Inner(GAN):
+    """Its optimizers are those that its two models were compiled with."""
+
+    d_optimizer = property(lambda self: self.critic.optimizer)
+    g_optimizer = property(lambda self: self.maker.optimizer)
+
+
 class Killed(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if "killed" in sys.argv and self.model.g_optimizer.iterations.numpy() == 13:
@@ -67,9 +74,13 @@ class Halved(keras.callbacks.Callback):
         self.model.d_optimizer.learning_rate.assign(0.01 / (1 + epoch))
 
 
-model = (WithCall if "call" in sys.argv else GAN)()
+model = (WithCall if "call" in sys.argv else Inner if "inner" in sys.argv else GAN)()
 model.compile()
-model.d_optimizer, model.g_optimizer = adam(0.01), adam(0.02)
+if "inner" in sys.argv:
+    model.critic.compile(adam(0.01))
+    model.maker.compile(adam(0.02))
+else:
+    model.d_optimizer, model.g_optimizer = adam(0.01), adam(0.02)
 model.fit(data, batch_size=12, epochs=3, verbose=0, callbacks=[Halved(), Checkpoint(), Killed()])
 print(
     json.dumps(

@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.checkpoints import safe
 from orchestrator.head.coordinator import executor
 from orchestrator.head.links import conversation, crew, link, reception
+from orchestrator.head.records import checkpoint_store
 from orchestrator.head.transfer import checkpoints, partwise
 from orchestrator.head.transfer import queue as transfer_queue
 from orchestrator.host.system import codestore
@@ -30,6 +31,7 @@ PLAYED: tuple[ModuleType, ...] = (
     checkpoints,
     partwise,
     transfer_queue,
+    checkpoint_store,
     safe,
     codestore,
 )

@@ -214,9 +214,8 @@ def not_fetched(run: Run, wanted: Iterable[Output]) -> dict[str, str]:
 
 def _why_no_place(path: RelativePath) -> str | None:
     """Return why nothing may be written there. What a repository holds runs by itself, such as its hooks."""
-    if (
-        path.parts[-1].casefold() == "head"
-    ):  # with `objects`, `refs` and `config` beside it, whatever they lie in
+    # With `objects`, `refs` and `config` beside it, whatever they lie in
+    if path.parts[-1].casefold() == "head":
         return "it would lie in what git takes for a repository, whose files git and the like run"
     of_repository = [part for part in path.parts if part.casefold() in REPOSITORIES]
     return f"it would lie in {of_repository[0]}, whose files git and the like run" if of_repository else None

@@ -156,9 +156,9 @@ def _others(model: Any, groups: dict[str, list[Any]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for place, layer in enumerate([model, *layers_within(model)]):
         for name, value in sorted(vars(layer).items()):
-            for _, each in (
-                held(value) if not name.startswith("_self_") else ()
-            ):  # there TensorFlow lists them again
+            if name.startswith("_self_"):
+                continue  # there TensorFlow lists them again
+            for _, each in held(value):
                 if _is_other(each) and id(each) not in known:
                     known.add(id(each))
                     found.setdefault(f"{OTHERS}.{place}.{name}", []).append(each)

@@ -10,10 +10,11 @@ from typing import cast
 
 from orchestrator.core.actions import ReleaseTask, StartTask
 from orchestrator.core.causes import Blame
+from orchestrator.core.hosts.slots import NO_TASKS, turns_away
 from orchestrator.core.launching.environment import GENERATION_REPORTED_MAX, endpoint, have_ports_apart
 from orchestrator.core.launching.wiring import Addresses
 from orchestrator.core.plan import TaskId, TaskPlan
-from orchestrator.core.state.host import HostState, Link
+from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Stopping
 from orchestrator.core.state.roster import Roster
@@ -101,9 +102,7 @@ def step_max(run: Run) -> int | None:
 
 
 _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
-
-_IS_LEFT = (HostState.DRAINED, HostState.STUCK, HostState.LEAVING)
-"""States of hosts that the gang moves off."""
+_SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
 def is_recovering(run: Run) -> bool:
@@ -118,9 +117,17 @@ def is_recovering(run: Run) -> bool:
 
 
 def waits_to_leave(run: Run, task: Task) -> bool:
-    """Return whether a task waits until the gang moves, since its host is drained or stuck, or leaves."""
+    """Return whether a task waits until the gang moves, or until its host may have tasks again."""
     waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_individual(run, task)
-    return waits and run.host(task.host).state in _IS_LEFT
+    return waits and (run.host(task.host).state in NO_TASKS or turns_away(run.host(task.host)))
+
+
+def missed(run: Run) -> list[Task]:
+    """Return the serving tasks that wait to leave, if no other serves: nothing trains without them."""
+    serving = [task for task in individuals(run) if is_served(run, task)]
+    if any(task.phase in _SERVES for task in serving):
+        return []
+    return [task for task in serving if waits_to_leave(run, task)]
 
 
 def addresses(run: Run) -> Addresses:

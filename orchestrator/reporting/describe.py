@@ -194,7 +194,7 @@ def _in_other_places(run: Run) -> str:
     occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
     parts = [f"moves off {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
     waiting = [f"{task.id} on {task.host}" for task in run.tasks if waits_to_leave(run, task)]
-    parts += [f"{', '.join(waiting)} has ended and restarts after the move"] if waiting else []
+    parts += [f"{', '.join(waiting)} has ended and waits for its host or a move"] if waiting else []
     if slots.fewer(run):
         gone = [slot for slot in run.plan.hosts_used if slots.assignee(run, slot) is None]
         parts.append(

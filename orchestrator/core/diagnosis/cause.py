@@ -14,6 +14,7 @@ from dataclasses import replace
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import gpu_faults, left_out, matching
 from orchestrator.core.ends import Exit, FirstCause, Follower, Injected
+from orchestrator.core.gang import is_individual, is_served
 from orchestrator.core.plan import TaskId
 from orchestrator.core.state.host import Host, Link
 from orchestrator.core.state.instants import Instant
@@ -200,10 +201,17 @@ def _suspects(run: Run) -> list[Task]:
 
 
 def cut_off_from(run: Run, at: Instant, suspects: Sequence[Task]) -> Host | None:
-    """Return the host that was silent at that instant, a suspect's before others; None if none was, or most were."""
-    silent = [host for host in run.assignees if _was_silent(host, at)]
+    """Return the host of peers that was silent at that instant, a suspect's first; None if none was, or most were."""
+    holding = {task.host for task in run.tasks if _is_peer(run, task)}
+    hosts = [host for host in run.assignees if host.name in holding]
+    silent = [host for host in hosts if _was_silent(host, at)]
     accused = [host for host in silent if any(task.host == host.name for task in suspects)]
-    return (accused or silent)[0] if silent and 2 * len(silent) <= len(run.assignees) else None
+    return (accused or silent)[0] if silent and 2 * len(silent) <= len(hosts) else None
+
+
+def _is_peer(run: Run, task: Task) -> bool:
+    """Return whether other tasks connect to it: all but an evaluator, which runs alone and serves nobody."""
+    return is_served(run, task) or not is_individual(run, task)
 
 
 def _was_silent(host: Host, at: Instant) -> bool:
@@ -228,7 +236,8 @@ def _frozen_peer(run: Run, suspects: Sequence[Task]) -> Task | None:
     silent = [
         task
         for task in run.tasks
-        if (task.phase is TaskPhase.RUNNING or (task.exit is not None and task in suspects))
+        if _is_peer(run, task)
+        and (task.phase is TaskPhase.RUNNING or (task.exit is not None and task in suspects))
         and run.host(task.host).link is Link.CONNECTED
         and (task.progress.runtime_age_s or 0.0) >= FROZEN_AFTER_S
         and task.progress.stage != "connecting"  # it holds Python's lock, so that no thread of it beats

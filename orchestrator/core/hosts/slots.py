@@ -19,6 +19,7 @@ from orchestrator.core.launching.placement import COMPUTING_TYPES, has_room
 from orchestrator.core.state.host import Host, HostState, Link
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run
+from orchestrator.core.state.task import TaskPhase
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted
 
@@ -89,6 +90,11 @@ def chosen_hosts(run: Run, assignment: Assignment) -> list[Host]:
 def is_refused(run: Run, host: Host) -> bool:
     """Return whether a host cannot serve the run until a person acts. It is not known while the host is asked again."""
     return host.facts is None and host.retry_at is not None and run.has_begun
+
+
+def turns_away(host: Host) -> bool:
+    """Return whether a host has said why it cannot serve the run. It may be asked again at this moment."""
+    return host.facts is None and host.problem is not None
 
 
 def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> None:
@@ -163,6 +169,8 @@ def is_better(run: Run, assignment: Assignment) -> bool:
 
 def _trains(run: Run, assignees: Mapping[str, str | None]) -> int:
     idle = {host.name for host in run.hosts if host.state in NO_TASKS and not _goes_on(run, host)}
+    waiting = {task.host for task in run.tasks if task.phase is TaskPhase.WAITING}
+    idle |= {name for name in waiting if turns_away(run.host(name))}
     return sum(assignees[task.host] not in idle | {None} for task in run.plan.tasks)
 
 

@@ -2,8 +2,9 @@
 
 Such a task keeps its port, by which its peers know it, and gets a generation of its own, higher than the gang's, so
 that its old process cannot be mistaken for the new one. It has a budget of its own, and each of its waits has a bound:
-to join, and to be gone once it is being ended. On a drained host it is not started again: it waits until the gang
-leaves that host, which happens at once where nothing would train until then.
+to join, and to be gone once it is being ended. On a host that is drained or lost, or cannot serve the run, it is not
+started again: it waits until that is over or the gang leaves the host, which happens at once where nothing would train
+until then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,17 @@ from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit
-from orchestrator.core.gang import addresses, individuals, is_served, measured, release, waits_to_leave
-from orchestrator.core.hosts.slots import NO_TASKS
+from orchestrator.core.gang import (
+    addresses,
+    individuals,
+    is_served,
+    measured,
+    missed,
+    release,
+    waits_to_leave,
+)
+from orchestrator.core.hosts.host_state import ask_again
+from orchestrator.core.hosts.slots import NO_TASKS, unfit
 from orchestrator.core.moments import NothingTrains, RestartsAlone
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart
@@ -24,12 +34,10 @@ from orchestrator.core.phases.stopping import end_individually, stop_all
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Intent, Phase, Running, Stopping
-from orchestrator.core.state.run import Run
+from orchestrator.core.state.run import Problem, Run
 from orchestrator.core.state.task import Task, TaskPhase
 from orchestrator.core.turn import Concern, Turn
 from orchestrator.core.words import duration
-
-_SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
 def _advance(turn: Turn) -> None:
@@ -56,11 +64,9 @@ def _advance(turn: Turn) -> None:
                 stop_all(turn, Intent.RESTART, f"{lives}; {task.ending.sentence}")
         if turn.run.phase is not Phase.RUNNING:
             return
-    # Move the gang off a drained host at once where the other tasks cannot train on. TensorFlow's chief takes
+    # Move the gang off a host without tasks at once where the other tasks cannot train on. TensorFlow's chief takes
     # no worker back until all are there.
-    serving = [task for task in individuals(turn.run) if is_served(turn.run, task)]
-    away = [task for task in serving if waits_to_leave(turn.run, task)]
-    if away and not any(task.phase in _SERVES for task in serving):
+    if away := missed(turn.run):
         turn.tell(NothingTrains(f"without {', '.join(str(task.id) for task in away)} nothing trains"))
     if turn.run.phase is not Phase.RUNNING:
         return
@@ -116,8 +122,10 @@ def _restart(turn: Turn, task: Task) -> None:
         when = "at once, by the task that has waited as a standby"
     done = f"restarted individually, {when}; the other tasks continue"
     if waits_to_leave(turn.run, fresh):
-        state = run.host(task.host).state.value
-        done = f"not restarted on {task.host}, which is {state}: it waits until the gang moves"
+        host = run.host(task.host)
+        state = host.state.value if host.state in NO_TASKS else "not ready"
+        until = f"{task.host} may have tasks again or the gang moves"
+        done = f"not restarted on {task.host}, which is {state}: it waits until {until}"
     first_cause = (
         cause.completed(run, task.ending) if task.ending is not None else cause.first_cause_of(run, task)
     )
@@ -167,6 +175,13 @@ def _start_together(turn: Turn) -> None:
 
 
 def _start(turn: Turn, task: Task) -> None:
+    """Start a task, unless its host has come back with other software than the others: then that is asked again."""
+    why = unfit(turn.run, turn.run.host(task.host))
+    if why is not None:
+        if turn.before.host(task.host).problem != why:
+            turn.note(NoteKind.HOST_REFUSED, f"{task.id} is not restarted on {task.host}: {why}", task.id)
+        ask_again(turn, task.host, Problem(code="hosts-differ", message=why))
+        return
     deadline_at = turn.at + turn.run.plan.timing.start_after_s
     task = turn.set_task(task, phase=TaskPhase.STARTING, start_at=None, deadline_at=deadline_at)
     turn.do(StartTask(host=task.host, task=task.id, generation=task.generation, port=task.port))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
@@ -9,13 +10,13 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import Exit, FirstCause
 from orchestrator.core.events import HostSwept
-from orchestrator.core.gang import gang, handed_over, kept_step, measured
+from orchestrator.core.gang import gang, handed_over, is_individual, is_served, kept_step, measured
 from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.moments import Ends, FailsAgain, HandedOver, Proves, Restarts
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import restart, stopping
-from orchestrator.core.phases.stopping import SWEEP_WAIT_S, ends_saved, say_done, to_prove
+from orchestrator.core.phases.stopping import GENTLE, SWEEP_WAIT_S, ends_saved, say_done, to_prove
 from orchestrator.core.plan import PRIORITIES
 from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Instant, is_due
@@ -30,9 +31,9 @@ from orchestrator.core.words import duration
 def advance_stopping(turn: Turn) -> None:
     """Go on to what comes after once no task may live any more; bound the wait for that."""
     state = turn.run.within(Stopping)
-    if is_due(state.force_at, turn.at):
+    if state.force_at is not None and (is_due(state.force_at, turn.at) or _only_servers_wait(turn.run)):
         turn.set_phase(force_at=None)
-        stopping.order_stop(turn, 0.0)
+        stopping.order_stop(turn, max(0.0, state.force_at - turn.at))
     silence.judge(turn)
     if is_due(state.deadline_at, turn.at):
         # Give up tasks that have not ended in time: they were lost with their host, or cannot be killed
@@ -59,6 +60,11 @@ def advance_stopping(turn: Turn) -> None:
             turn.enter(Backoff(start_at=turn.at), turn.run.reason)
         case _:
             _prove(turn)
+
+
+def _only_servers_wait(run: Run) -> bool:
+    """Return whether those have ended that may save first: then it is the servers' turn."""
+    return run.intent in GENTLE and all(is_served(run, task) for task in run.tasks if task.phase.may_live)
 
 
 def _settle_intent(turn: Turn) -> None:
@@ -202,6 +208,22 @@ def _when(ended: Exit, run: Run) -> str:
     return "after the chief's exit 0" if is_after else "as the run ended, after its last step"
 
 
+def _unfinished(run: Run) -> Iterator[str]:
+    """Yield a sentence for each task that had work left when the chief was done. Servers have none of their own."""
+    chief, grace_s = run.task(run.chief).exit, run.plan.timing.kill_grace_s
+    for task in run.tasks:
+        named, ended, alone = f"{task.id} on {task.host}", task.exit, is_individual(run, task)
+        if chief is None or is_served(run, task):
+            continue
+        # Where a failure ended the gang as the chief was done, its tasks were in their last step
+        is_cut_off = task.phase is TaskPhase.EXITED and (alone or run.within(Stopping).chief_is_done)
+        if alone and task.phase is TaskPhase.WAITING:
+            yield f"{named} had failed, and was not started again, since the chief had finished"
+        elif is_cut_off and ended is not None and ended.cause is Cause.ORDERED:
+            stopped = f"it was stopped {duration(ended.at - chief.at)} after the chief's exit 0"
+            yield f"{named} had not finished: {stopped} (`timing: kill_grace` is {duration(grace_s)})"
+
+
 def _conclude(turn: Turn) -> None:
     """End the run, and note its outcome."""
     turn.tell(Ends())
@@ -210,7 +232,8 @@ def _conclude(turn: Turn) -> None:
     reason = run.reason
     if state.intent is Intent.SUCCEED:
         late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
-        warnings = tuple(f"{cause.end_of(run, t, t.exit)}, {_when(t.exit, run)}" for t in late if t.exit)
+        failed = [f"{cause.end_of(run, t, t.exit)}, {_when(t.exit, run)}" for t in late if t.exit]
+        warnings = (*failed, *_unfinished(run))
         turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
@@ -262,11 +285,11 @@ def _swept(turn: Turn, event: HostSwept) -> None:
 def _repeats(run: Run, name: str, at: Instant) -> list[SweepHost] | list[StopTask]:
     if stopping.owes_proof(run, name):
         return [SweepHost(host=name, generation=run.generation_last)]
-    # Every task was told to end; before `force_at` some may end by themselves
+    # Every task was told to end; before `force_at` some may end by themselves, or are servers that wait
     state = run.phase_state
     ends_all = isinstance(state, Backoff) or (isinstance(state, Stopping) and state.force_at is None)
-    living = [task for task in run.tasks_on(name) if task.phase.may_live] if ends_all else []
-    return [stopping.stop_of(run, task, stopping.grace_s(run), at) for task in living]
+    told = [t for t in run.tasks_on(name) if ends_all or (run.intent in GENTLE and not is_served(run, t))]
+    return [stopping.stop_of(run, t, stopping.grace_s(run), at) for t in told if t.phase.may_live]
 
 
 CONCERN = Concern(

@@ -21,12 +21,12 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import StacksCollected
-from orchestrator.core.gang import is_individual, is_recovering, is_served
+from orchestrator.core.gang import gang, is_individual, is_recovering, is_served, missed
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import end_individually, stop_for
 from orchestrator.core.plan import TaskId
-from orchestrator.core.state.host import Link
+from orchestrator.core.state.host import HostState, Link
 from orchestrator.core.state.instants import Deadline, Instant, is_due
 from orchestrator.core.state.phase_states import Phase, Running
 from orchestrator.core.state.run import Run
@@ -179,15 +179,21 @@ def _stands_still(turn: Turn) -> str:
 
 def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     run = turn.run
-    # A serving task waits for work, so it is never at the same place in the code as the chief.
-    odd = odd_one({task: text for task, text in stacks.items() if not is_served(run, run.task(task))})
+    # A serving task waits for work, and an evaluator for checkpoints: neither is ever where the chief is in the code.
+    peers = {task.id for task in gang(run) if not is_served(run, task)}
+    odd = odd_one({task: text for task, text in stacks.items() if task in peers})
     named = f"; {odd} differs from the other tasks: {innermost(stacks[odd])}" if odd is not None else ""
     frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
-    sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
+    lost = next((task for task in missed(run) if run.host(task.host).state is HostState.LOST), None)
+    away = f"; {lost.id} waits for {lost.host}, which is lost" if lost is not None else ""
+    sentence = f"stalled: {_stands_still(turn)}{frozen}{named}{away}"
     turn.set_phase(evidence_at=None)
     turn.note(NoteKind.STACKS, sentence, odd, stacks={str(task): text for task, text in stacks.items()})
     if run.plan.restart.on_stall == "notify":
         turn.forgive_standstill()  # it is said again after the same time
+        return
+    if lost is not None:  # which is not the script's fault
+        stop_for(turn, FirstCause(lost.id, run.generation, Cause.HOST_LOST, sentence))
         return
     lines = tuple(stacks[odd].splitlines()[-20:]) if odd is not None else ()
     stop_for(turn, FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))

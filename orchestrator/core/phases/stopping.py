@@ -65,7 +65,12 @@ def stop_all(
     grace = _grace_s(turn.run, intent)
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
-    stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
+    stopping = Stopping(
+        intent=intent,
+        force_at=force_at,
+        deadline_at=begins_at + grace + patience_s,
+        chief_is_done=intent is Intent.SUCCEED,
+    )
     before, down = turn.run, turn.run.downtime or _downtime(turn)
     seen = _seen(turn, first_cause)
     turn.enter(stopping, reason, rest=rest, first_cause=first_cause, downtime=down, **seen)
@@ -152,7 +157,7 @@ def end_patience_s(run: Run) -> float:
     return max(run.plan.timing.lost_after_s, SWEEP_WAIT_S)
 
 
-_GENTLE = (Intent.KILL, Intent.RESCHEDULE, Intent.REQUEUE)
+GENTLE = (Intent.KILL, Intent.RESCHEDULE, Intent.REQUEUE)
 """Nothing is broken yet: the tasks may save before they end."""
 
 
@@ -162,7 +167,7 @@ def grace_s(run: Run) -> float:
 
 
 def _grace_s(run: Run, intent: Intent | None) -> float:
-    return run.plan.timing.kill_grace_s if intent in _GENTLE else 0.0
+    return run.plan.timing.kill_grace_s if intent in GENTLE else 0.0
 
 
 END_S = 10.0
@@ -184,8 +189,13 @@ def hurry(turn: Turn) -> None:
 
 
 def order_stop(turn: Turn, grace_s: float) -> None:
-    """Order the end of every task that may live."""
-    turn.do(*(stop_of(turn.run, task, grace_s, turn.at) for task in turn.run.tasks if task.phase.may_live))
+    """Order the end of every task that may live. Where they may save first, servers wait: they hold the variables."""
+    living = [task for task in turn.run.tasks if task.phase.may_live]
+    saving = [task for task in living if not is_served(turn.run, task)]
+    if grace_s and 0 < len(saving) < len(living):
+        turn.set_phase(force_at=turn.at + grace_s)
+        living = saving
+    turn.do(*(stop_of(turn.run, task, grace_s, turn.at) for task in living))
 
 
 def stop_of(run: Run, task: Task, grace_s: float, at: Instant) -> StopTask:

@@ -159,7 +159,9 @@ class Stopping:
     deadline_at: Deadline
     """When a task that has not ended counts as lost, or as one that cannot be killed."""
     force_at: Deadline | None = None
-    """When tasks that may end by themselves are killed; None if no task may do so any more."""
+    """When tasks that may end by themselves are killed, and servers whose chief may save; None if none may live on."""
+    chief_is_done: bool = False
+    """Whether it began with the chief's exit 0, so that the others had time to end by themselves."""
     survivors: tuple[TaskId, ...] = ()
     """Those that are asked at which step they are, where there are several."""
     compare_ends_at: Deadline | None = None

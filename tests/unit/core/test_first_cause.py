@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import FirstCause
 from orchestrator.core.state.phase_states import Phase
@@ -128,3 +130,48 @@ def test_what_keras_printed_says_why_a_script_did_not_go_on_from_its_checkpoint(
     assert changed.means.startswith("the model or the optimizer was changed")
     assert "of optimizer adam" in changed.means
     assert changed.last_lines == ("Skipping variable loading for optimizer 'adam' because it has",)
+
+
+FOLLOWER = """hosts a b c checkpoint=no strategy={strategy} tasks={0},{1},{2}
+> 0 submit
+> 1 up a
+> 1 up b
+> 1 up c
+> 2 report a
+> 2 report b
+> 2 report c
+> 2 prepared a
+> 2 prepared b
+> 2 prepared c
+> 3 report a {0}=ready
+> 3 report b {1}=ready
+> 3 report c {2}=ready
+> 5 report a {0}=running,step=9,silent=0.5
+> 5 report b {1}=running,silent=0.5
+> 5 report c {2}=running,silent=0.5
+> 14 report a
+> 14 report b
+{then}> 16 report a {0}=exited,code=1,step=9,says=UnavailableError
+"""
+FROZEN, CUT_OFF = "> 14 report c {2}=running,silent=9.5\n", ""
+MIRRORED = ("multi_worker_mirrored", "worker:0", "worker:1", "evaluator:0")
+SERVED = ("parameter_server", "chief:0", "ps:0", "worker:0")
+
+
+@pytest.mark.parametrize(
+    ("gang", "then", "cause", "host"),
+    [
+        (MIRRORED, FROZEN, Cause.NETWORK, "a"),
+        (MIRRORED, CUT_OFF, Cause.NETWORK, "a"),
+        (SERVED, FROZEN, Cause.STALLED, "c"),
+        (SERVED, CUT_OFF, Cause.NETWORK, "c"),
+    ],
+)
+def test_behind_a_follower_there_may_be_a_worker_that_serves_but_no_evaluator(
+    tmp_path: Path, gang: tuple[str, ...], then: str, cause: Cause, host: str
+) -> None:
+    strategy, *tasks = gang
+    text = FOLLOWER.replace("{then}", then).format(*tasks, strategy=strategy)
+    found = found_in(played(tmp_path, text))
+    assert (found.cause, found.host) == (cause, host)
+    assert found.sentence.endswith(f"{tasks[0]} on a lost its peers: UnavailableError at step 9")

@@ -14,10 +14,11 @@ from orchestrator.core.events import HostReported
 from orchestrator.core.hosts.slots import fewer, is_better, next_assignment, why_not_drained
 from orchestrator.core.launching.environment import port_candidates, ports_needed
 from orchestrator.core.launching.placement import assigned, has_room, place
-from orchestrator.core.plan import Ask, HostPlan, Plan, Timing
+from orchestrator.core.plan import Ask, HostPlan, Plan, TaskId, Timing
 from orchestrator.core.state.host import Facts, HostState, Link, Unkillable
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
+from orchestrator.core.state.task import TaskPhase
 from tests.unit.core.phases import in_phase
 
 FACTS = Facts(python="3.11.2", versions={"tensorflow": "2.21.0"}, code="c0de")
@@ -173,6 +174,16 @@ def test_moving_is_worth_a_restart_only_for_more_tasks_or_a_drained_host() -> No
     assert not is_better(nowhere, next_assignment(nowhere))
     suspect = run_of(plan_of(2, 1), h1=QUARANTINED)
     assert not is_better(suspect, next_assignment(suspect)), "it trains, so it is left alone"
+
+
+@pytest.mark.parametrize("phase", TaskPhase)
+def test_a_host_that_cannot_serve_the_run_is_left_only_where_a_task_waits_for_it(phase: TaskPhase) -> None:
+    """A task that lives trains on there, and one that is done is not to begin anew elsewhere."""
+    run = run_of(plan_of(2, 1))
+    run = run.with_host(replace(run.host("h1"), facts=None, problem="no Python", retry_at=30.0))
+    run = run.with_task(replace(run.task(TaskId("worker", 1)), phase=phase))
+    found = next_assignment(run)
+    assert (found.replacements, is_better(run, found)) == ({"h1": "s0"}, phase is TaskPhase.WAITING)
 
 
 def test_a_drain_that_cannot_be_done_is_told_why() -> None:

@@ -348,7 +348,7 @@ def test_the_number_of_a_generation_is_not_said_before_it_is_given_out() -> None
         assert told == "it failed; the next generation starts in 5 s"
 
 
-def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
+def test_who_ended_on_a_drained_host_is_said_to_wait_for_it_or_the_move() -> None:
     drained = {**UP, "state": HostState.DRAINED}
     told = (
         task(RUNNING, 120),
@@ -357,7 +357,7 @@ def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
     run = run_in(Phase.RUNNING, hosts=(UP, drained), tasks=({**told[0], "id": TaskId("chief", 0)}, told[1]))
     run = replace(run, plan=replace(run.plan, strategy="parameter_server"))
     assert reason(run, now=NOW).sentence == (
-        "step 120; moves off b (drained) at the next restart; worker:0 on b has ended and restarts after the move"
+        "step 120; moves off b (drained) at the next restart; worker:0 on b has ended and waits for its host or a move"
     )
 
 

@@ -10,7 +10,7 @@ from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
 from orchestrator.client import killing
 from orchestrator.client.choice import is_active
-from orchestrator.core.errors import OrchestratorError, Refused
+from orchestrator.core.errors import OrchestratorError, Refused, WaitTimedOut
 from orchestrator.core.plan import Plan
 
 _NAME_KEPT = 47
@@ -63,7 +63,9 @@ def to_its_end(
     )
     try:
         return watch.to_its_end()
-    except (KeyboardInterrupt, OrchestratorError):
+    except (KeyboardInterrupt, OrchestratorError) as e:
         killing.order(client, run, force=False)
         session.say(f"Stopped; {plan.name} is being ended")
+        if isinstance(e, WaitTimedOut):
+            e.hint = f"--timeout lets it train for longer; `orch status {plan.name}` shows its end"
         raise

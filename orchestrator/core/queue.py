@@ -26,7 +26,7 @@ from orchestrator.core.conflicts import Holding
 from orchestrator.core.events import HostLent
 from orchestrator.core.hosts.pool_hosts import lacking, pool_replacement
 from orchestrator.core.launching.placement import NoPlacement, in_words
-from orchestrator.core.phases.stopping import END_S, unproven
+from orchestrator.core.phases.stopping import END_S, to_prove, unproven
 from orchestrator.core.plan import PRIORITIES, Plan, QueuePlan
 from orchestrator.core.pool import (
     NOTHING,
@@ -42,6 +42,7 @@ from orchestrator.core.pool import (
     sentence,
     unfit,
 )
+from orchestrator.core.state.host import Link
 from orchestrator.core.state.instants import Instant
 from orchestrator.core.state.phase_states import Phase, Queued
 from orchestrator.core.state.run import Run, new_run
@@ -200,9 +201,11 @@ class _Chooser:
         """Needs for which nothing is free at all."""
         self._later: dict[tuple[object, ...], Ask] = {}
         """By need: the place that is not free before others have ended or begun. Those of whom nothing is held back any
-        more share that of the last one."""
+        more share that of the last one, without its checkpoint directory."""
         self._begin_now: set[object] = set()
         """What runs have that begin now."""
+        self._needed: set[object] = set()
+        """What is held, and what is held back."""
 
     def choose(
         self, ask: Ask, taken: Sequence[tuple[Ask, Instant]], ahead: Sequence[tuple[Ask, Instant]]
@@ -212,7 +215,7 @@ class _Chooser:
         Runs that ask alike share it, until it is `named`.
         """
         plan = ask.plan
-        if plan is None:
+        if plan is None or ask.others:  # whose turn is not to come yet needs no place
             return ask
         begun = [each for each, _ in taken[self._begun :]]
         before = [each for each, _ in ahead[self._before :]]
@@ -222,11 +225,14 @@ class _Chooser:
         _add(self._running, begun)
         _add(self._all, begun)
         _add(self._all, before)
+        self._needed.update(*[each.needs for each in (*begun, *before)])
         if before and len(ahead) < RESERVED_MAX:
             self._later.clear()  # else two that ask alike would wait for the same place
         need = (same_hosts(plan), plan.needs, plan.strategy)
         later = self._later.get(need)
-        if later is not None and self._begin_now.isdisjoint(later.needs):
+        if later is not None and self._begin_now.isdisjoint(later.held.needs):
+            if later.place is not None and conflicts.saves_where(plan) in self._needed:
+                return self._with(ask, plan, later.place)
             return replace(later, run_id=ask.run_id, lasts_s=ask.lasts_s, plan=plan)
         if need not in self._not_now:
             if isinstance(place := find(plan, self._all, self._known, self._now), Placed):
@@ -234,11 +240,11 @@ class _Chooser:
             self._not_now.add(need)
         if ahead and need not in self._in_vain:
             if isinstance(place := find(plan, self._running, self._known, self._now), Placed):
-                return self._remembered(need, self._with(ask, plan, place))
+                return self._remembered(need, plan, self._with(ask, plan, place))
             self._in_vain.add(need)
         if len(ahead) >= RESERVED_MAX:
             return replace(ask, others="others that wait are before it")
-        return self._remembered(need, self._with_earliest(ask, plan, [*taken, *ahead]))
+        return self._remembered(need, plan, self._with_earliest(ask, plan, [*taken, *ahead]))
 
     def _with_earliest(self, ask: Ask, plan: Plan, taken: Sequence[tuple[Ask, Instant]]) -> Ask:
         # Those that are held back for others count as taken too: else two that need a whole host wait for the same
@@ -258,8 +264,9 @@ class _Chooser:
                 fewest = middle + 1
         return self._with(ask, plan, place)
 
-    def _remembered(self, need: tuple[object, ...], ask: Ask) -> Ask:
-        self._later[need] = ask
+    def _remembered(self, need: tuple[object, ...], plan: Plan, ask: Ask) -> Ask:
+        own = conflicts.saves_where(plan)
+        self._later[need] = replace(ask, needs={key: what for key, what in ask.needs.items() if key != own})
         return ask
 
     def named(self, ask: Ask) -> Ask:
@@ -375,15 +382,16 @@ def ways(turns: Sequence[QueueTurn], runs: Mapping[str, Run], now: Instant) -> d
     """Return which runs are to make way, each with the run that it makes way for, which has set `preempt`.
 
     Only a run that came from the queue and saves checkpoints can return to it, and only if it began with a lower
-    priority than the other run has by now: a run that has waited for long is not driven out again. If another run holds
-    a part of what is needed and does not make way, all stay. What other head nodes hold is not known before the hosts
-    are asked, so making way may be in vain once, and then not again for a while.
+    priority than the other run has by now: a run that has waited for long is not driven out again. Nor may the proof be
+    missing that nothing of it is left, of a host that is away. If another run holds a part of what is needed and does
+    not make way, all stay. What other head nodes hold is not known before the hosts are asked, so making way may be in
+    vain once, and then not again for a while.
     """
     asked: dict[str, str] = {}
     for turn in turns:
         waiting = runs[turn.ask.run_id]
         queued, plan = waiting.phase_state, waiting.plan.queue
-        if not isinstance(queued, Queued) or plan is None or not plan.preempt:
+        if not isinstance(queued, Queued) or plan is None or not plan.preempt or turn.ask.others:
             continue
         if queued.in_vain_at is not None and now - queued.in_vain_at < WAY_AGAIN_S:
             continue
@@ -404,6 +412,7 @@ def _ends_soon(run: Run) -> bool:
 def _makes_way(run: Run, rank: int) -> bool:
     is_there = run.phase is not Phase.QUEUED and not run.phase.is_terminal
     can_return = run.plan.queue is not None and run.plan.checkpoint is not None
+    can_return &= run.has_no_process or all(run.host(h).link is Link.CONNECTED for h in to_prove(run))
     return is_there and can_return and run.rank is not None and run.rank < rank
 
 
@@ -430,6 +439,10 @@ def _ask(run: Run, known: Known) -> Ask:
     if isinstance(waiting, Queued) and known.has_choice(run.submitted) and not run.generation:
         # Where others hold what it was to have, another place is chosen at once
         return Ask(run.run_id, {}, lasts_s, "" if waiting.others else others, plan=run.submitted)
+    if isinstance(waiting, Queued) and run.generation and not others:
+        # It has made way, and goes back to these hosts only
+        hosts = map(run.plan.host, run.placed.hosts_used)
+        others = next((f"{host.name} {why}" for host in hosts if (why := known.why_drained(host))), "")
     held = conflicts.holding(run.run_id, run.plan, run.placed, known.numbers)
     return Ask(run.run_id, held.needs, lasts_s, others, held)
 

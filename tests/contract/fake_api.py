@@ -23,6 +23,7 @@ class FakeApi:
         self.socket_path = str(socket_path)
         self.runs: list[Json] = []
         self.events: list[Json] = []
+        self.troubles: list[str] = []
         self.first_causes: list[Json] = []
         self.series: list[Json] = []
         """What was measured, as `/v1/runs/RUN/series` tells it."""
@@ -42,6 +43,8 @@ class FakeApi:
         """The bytes to send in place of any answer."""
         self.refuse: tuple[int, Json] | None = None
         """The status and error document to answer every POST with."""
+        self.refusals: dict[str, tuple[int, Json]] = {}
+        """By run id: the same, for each POST about that run."""
         self.ending = False
         self.busy = 0
         """So many requests for events are not answered in time."""
@@ -92,7 +95,8 @@ class FakeApi:
                 wanted = query.get("name")
                 # As in the coordinator, a name means its newest run, and a run id means that run.
                 named = [r for r in self.runs if wanted in (None, r["name"], r.get("run_id"))]
-                return 200, {"schema": 1, "runs": named if wanted is None else named[-1:]}
+                troubles = {"troubles": self.troubles} if self.troubles else {}
+                return 200, {"schema": 1, "runs": named if wanted is None else named[-1:], **troubles}
             case "/v1/events" if self.busy > 0:
                 self.busy -= 1
                 return 503, {"error": {"code": "busy", "message": "busy", "hint": None, "exit_code": 1}}
@@ -138,6 +142,8 @@ class FakeApi:
         _, _, _, name, verb = path.split("/")
         for run in self.runs:
             if name in (run["name"], run["run_id"]):
+                if run["run_id"] in self.refusals:
+                    return self.refusals[run["run_id"]]
                 if verb in ("drain", "undrain"):
                     return 202, {"run_id": run["run_id"], **self.standing}
                 if verb == "kill":

@@ -30,12 +30,16 @@ from orchestrator.core.errors import (
     Refused,
     UsageError,
 )
-from orchestrator.core.events import HostUp
-from orchestrator.core.plan import Ask, Plan
+from orchestrator.core.events import HostUp, Ticked
+from orchestrator.core.plan import Ask, Plan, QueuePlan
+from orchestrator.core.state.host import HostState
+from orchestrator.core.state.phase_states import Phase, Queued
+from orchestrator.core.state.run import new_run
 from orchestrator.head.api.client import Client
 from orchestrator.head.code.snapshots import Snapshot, Snapshots
 from orchestrator.head.coordinator import server as api_server
 from orchestrator.head.coordinator.coordinator import Coordinator
+from orchestrator.head.journal.journal import Journal
 from orchestrator.head.node.paths import Paths
 from orchestrator.protocol.reports import Said, Task, TaskExit
 from tests.contract.fake_agent import FACTS, SOON_S, TREE, FakeHosts, always, until
@@ -139,6 +143,17 @@ def test_a_coordinator_whose_api_ends_by_itself_ends_too_and_leaves_no_lock_with
     assert not os.path.exists(rig.paths.socket)
     rig.start_coordinator()
     assert rig.client.get("/v1/coordinator")["pid"] == os.getpid()
+
+
+def test_a_coordinator_that_a_logout_would_end_says_what_keeps_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.stop_coordinator()
+    killed = "logind kills the processes of ml at logout (KillUserProcesses=yes)"
+    monkeypatch.setattr("orchestrator.head.coordinator.coordinator.kills_at_logout", lambda _: killed)
+    rig.start_coordinator()
+    said = f"{killed}: the coordinator would end with its login; `orch service install` keeps it"
+    assert rig.client.get("/v1/coordinator")["warning"] == said
 
 
 # --- who may speak ------------------------------------------------------------------------------------------
@@ -738,3 +753,71 @@ def test_a_drain_is_of_the_machine_whatever_each_file_calls_it(rig: Rig) -> None
     assert (status, refused["error"]["message"]) == (400, "b is the name of 2 machines: a, b")
     rig.client.post("/v1/hosts/a/undrain", {})
     assert rig.client.post("/v1/place", {"plan": plan, "look": False})["against"] == {}
+
+
+def _begin_and_end(rig: Rig, plan: dict[str, Any], host: str) -> str:
+    """Let a run of one task begin, which is on that host, and end it. Return its id."""
+    run_id: str = rig.client.post("/v1/runs", {"plan": plan, "secrets": {}})["run_id"]
+    rig.hosts.agents[host].wait_order("start")
+    rig.client.post("/v1/runs/t/kill", {"force": True})
+    rig.hosts.agents[host].report({run_id: [_exited(0)]})
+    until(lambda: rig.phase() == "KILLED")
+    return run_id
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_drain_is_undone_by_the_name_that_was_said_although_no_run_knows_it_any_more(
+    rig: Rig, has_others: bool
+) -> None:
+    rig.hosts.agents["x"] = rig.hosts.agents["b"]
+    host = replace(rig.hosts.plans["b"], name="x")
+    plan = rig.plan(tasks=make_plan(["x"], checkpoint=False).tasks)
+    run_id = _begin_and_end(rig, plan | {"hosts": [json.loads(json.dumps(asdict(host)))]}, "x")
+    rig.client.post("/v1/hosts/x/drain", {})
+    (why,) = rig.client.get("/v1/coordinator")["drained"].values()
+    assert why.endswith("UTC (`orch undrain x` lets it in again)")
+    rig.client.post(f"/v1/runs/{run_id}/forget", {})
+    if has_others:
+        rig.submit(name="u")
+    with pytest.raises(UsageError) as caught:
+        rig.client.post("/v1/hosts/y/undrain", {})
+    assert f"b {why}" in str(caught.value.hint), "what is drained is named"
+    rig.client.post("/v1/hosts/x/undrain", {})
+    assert rig.client.get("/v1/coordinator")["drained"] == {}
+    assert rig.client.post("/v1/hosts/a/undrain", {})["state"] == "open", "as all are, with no run too"
+
+
+def test_an_undrain_is_for_a_run_too_that_has_made_way_and_waits(rig: Rig) -> None:
+    rig.stop_coordinator()
+    plan = replace(make_plan(["a", "b"], checkpoint=True), hosts=tuple(rig.hosts.plans.values()))
+    waits = Queued(since_at=0.0, why="it has made way", retry_at=3600.0)
+    run = new_run("t-20260101-000000", replace(plan, queue=QueuePlan()), epoch=1, at=0.0)
+    run = replace(run, phase_state=waits, generation=1, generation_last=1)
+    run = run.with_host(replace(run.host("a"), state=HostState.DRAINED, state_why="by the user"))
+    journal = Journal(rig.paths.journal)
+    journal.commit(run, Ticked(0.0), [])
+    journal.close()
+    rig.start_coordinator()
+    assert rig.client.post("/v1/hosts/a/drain", {})["runs"] == [], "it has nothing there that could move"
+    assert rig.client.post("/v1/hosts/b/undrain", {})["runs"] == [], "b is open for it"
+    (told,) = rig.client.post("/v1/hosts/a/undrain", {})["runs"]
+    assert (told["run_id"], told["host"]) == (run.run_id, "a")
+    now = rig.coordinator.loop.runs[run.run_id]
+    assert (now.phase, now.host("a").state) == (Phase.QUEUED, HostState.OPEN)
+
+
+def test_a_run_is_placed_where_a_run_of_its_name_was_before(rig: Rig) -> None:
+    (task, _) = make_plan(["a", "b"], checkpoint=False).tasks
+    plan = rig.plan(needs=(Ask("worker", 1),), tasks=(task,))
+    rig.client.post("/v1/hosts/a/drain", {})
+    _begin_and_end(rig, plan, "b")
+    rig.client.post("/v1/hosts/a/undrain", {})
+    (placed,) = rig.client.post("/v1/place", {"plan": plan, "look": False})["tasks"]
+    assert placed["host"] == "b", "a is free too, and is before b in the file"
+    rig.submit(name="u", needs=(Ask("worker", 1),), tasks=(task,))
+    assert [shown["host"] for shown in _tasks_of(rig, "u")] == ["a"], "no run of that name was anywhere"
+
+
+def _tasks_of(rig: Rig, name: str) -> list[dict[str, Any]]:
+    tasks: list[dict[str, Any]] = rig.client.get("/v1/status", {"name": name})["runs"][0]["tasks"]
+    return tasks

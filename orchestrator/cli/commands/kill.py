@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,15 @@ class KillRequest:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The ended runs; `already`: those that had ended earlier; `problem`: why pods are not given back."""
+    """The ended runs; `already`: those that had ended earlier; `problem`: why pods are not given back.
+
+    `refused`: which of several runs could not be ordered to end.
+    """
 
     runs: tuple[dict[str, Any], ...]
     already: tuple[dict[str, Any], ...]
     problem: OrchestratorError | None = None
+    refused: OrchestratorError | None = None
 
 
 def run(request: KillRequest, session: Session) -> Result:
@@ -70,20 +74,46 @@ def run(request: KillRequest, session: Session) -> Result:
     deadline = session.now() + request.timeout_s
     active = [each_run for each_run in chosen if is_active(each_run)]
     kept = _kept_claims(session, chosen)
-    for each_run in active:
-        killing.order(client, each_run, force=request.force, at_checkpoint=request.at_checkpoint)
+    ordered, refused = _order(session, client, request, active)
     try:
-        ended = tuple(killing.wait_end(client, session, each_run, deadline) for each_run in active)
+        ended = tuple(killing.wait_end(client, session, each_run, deadline) for each_run in ordered)
     except KeyboardInterrupt:
         session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise
     if _has_lent(session):
         from orchestrator.client.on_kubernetes import await_return
 
-        problem = await_return(session, client, chosen, deadline) or problem
+        problem = await_return(session, client, [*already, *ordered], deadline) or problem
         for sentence in kept:
             session.say(sentence)
-    return Result(ended, already, problem)
+    return Result(ended, already, problem, refused)
+
+
+def _order(
+    session: Session, client: Client, request: KillRequest, runs: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], OrchestratorError | None]:
+    """Order the kills. Return the runs that end, and the error that names those that do not.
+
+    Raises CoordinatorUnreachable, and the refusal of a run that is the only one.
+    """
+    ordered: list[dict[str, Any]] = []
+    refused: dict[str, OrchestratorError] = {}
+    for each_run in runs:
+        try:
+            killing.order(client, each_run, force=request.force, at_checkpoint=request.at_checkpoint)
+            ordered.append(each_run)
+        except OrchestratorError as e:
+            if len(runs) == 1 or isinstance(e, CoordinatorUnreachable):
+                raise
+            refused[title(each_run)] = e
+            # At once: the end of the others may take long, or be waited for in vain
+            session.warn(f"{title(each_run)} is not being ended: {e}")
+    if not refused:
+        return ordered, None
+    first = next(iter(refused.values()))
+    error = Refused(f"not ended: {', '.join(refused)}", hint=first.hint)
+    error.exit_code = first.exit_code
+    return ordered, error
 
 
 def _recorded(session: Session) -> list[dict[str, Any]] | None:
@@ -206,7 +236,8 @@ def command(session: Session, /, **options: Any) -> None:
     """Stop runs: SIGTERM, a grace period, SIGKILL. Then check on every host that no process is left.
 
     Without NAME: the only active run, once you confirm. Exit code 0 when every host is checked, 4 when a host did not
-    answer, 6 when a process could not be killed, or when nobody confirmed.
+    answer, 6 when a process could not be killed, or when nobody confirmed. Where one of several runs cannot be ordered
+    to end, the others are ended all the same.
     """
     request = KillRequest(**options)
     if request.force and request.at_checkpoint:
@@ -218,9 +249,9 @@ def command(session: Session, /, **options: Any) -> None:
         session.say(f"{render.title(ended)} had already ended: {ended.get('phase')}")
     document = {"schema": 1, "runs": [*result.already, *result.runs]}
     session.answer(document, *(proof(ended, session.paint) for ended in result.runs))
-    if request.all_runs and not result.runs and not session.wants_json:
+    if request.all_runs and not (result.runs or result.refused or session.wants_json):
         session.say("No run is active")
-    problem = killing.verdict([*result.already, *result.runs]) or result.problem
+    problem = result.refused or killing.verdict([*result.already, *result.runs]) or result.problem
     if problem:
         raise problem
 

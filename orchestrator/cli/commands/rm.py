@@ -38,8 +38,8 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
     """Remove ended runs: their directories on the hosts, and their logs, curves, code and records here.
 
     A NAME means all ended runs of it. A run that goes on is refused. Checkpoints are never removed: `orch ckpt rm`
-    removes those that it is told. A run stays while one of its hosts does not answer; exit code 4 then. With --here,
-    what it left on hosts becomes an orphan, which `orch gc` finds.
+    removes those that it is told. A run stays while a host on which it was does not answer; exit code 4 then. With
+    --here, what it left on hosts becomes an orphan, which `orch gc` finds.
     """
     runs, unread = _named(session, names)
     if unread and not only_here:
@@ -69,7 +69,7 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
     problems = remove(session, ask, there, (), known(session))
     stay = {item.run: f"{item.host}: {why}" for item, why in problems.items()}
     for run in runs.values():
-        silent = [host.name for host in run.plan.hosts if host.name in failed]
+        silent = [name for name in _places(run) if name in failed]
         stay |= {run.run_id: f"{listed(silent)} did not answer"} if silent else {}
     gone = []
     for run_id in (each for each in wanted if each not in stay):
@@ -82,6 +82,16 @@ def command(session: Session, names: tuple[str, ...], only_here: bool, yes: bool
     if stay:
         reasons = "; ".join(f"{run_id} is kept: {why}" for run_id, why in stay.items())
         raise SomeHostsOnly(reasons, hint="repeat it once they answer; for a host that never will: `--here`")
+
+
+def _places(run: Run) -> list[str]:
+    """Return the hosts on which the run was: those of its tasks, and spares that were reached, which have its code.
+
+    A host that a person has said to be gone for good is none of them.
+    """
+    return [
+        host.name for host in run.hosts if not host.gone and (not host.untouched or host.boot_id is not None)
+    ]
 
 
 def _named(session: Session, names: Sequence[str]) -> tuple[dict[str, Run], dict[str, JournalError]]:

@@ -68,7 +68,8 @@ def heard(turn: Turn, host: Host, reported: Sequence[tuple[int, int | None]]) ->
     now = tuple(
         known.get(key) or GpuFault(*key, turn.run.generation)
         for key in dict.fromkeys(reported)
-        if key[0] in ours
+        # The UUIDs are unknown until the host is prepared, and where it must be prepared again
+        if {key[0], host.gpu_uuid(key[0])} & ours or (host.facts is None and key in known)
     )[:FAULTS_MAX]
     if now == host.gpu_faults:
         return
@@ -85,9 +86,11 @@ def explanation(run: Run, task: Task) -> tuple[str, str] | None:
     ended = task.exit
     if ended is None or ended.cause.row.blame in (Blame.NOBODY, Blame.PEER):
         return None
-    own = run.plan.task(task.id).gpus if run.plan.task(task.id).host == task.host else ()
-    for fault in run.host(task.host).gpu_faults:
+    own = set(run.plan.task(task.id).gpus if run.plan.task(task.id).host == task.host else ())
+    host = run.host(task.host)
+    for fault in host.gpu_faults:
         about = _about(fault)
-        if about.advice and fault.index in own and fault.generation == task.generation:
+        is_own = bool({fault.index, host.gpu_uuid(fault.index)} & own)
+        if about.advice and is_own and fault.generation == task.generation:
             return sentence(task.host, fault), about.advice.format(host=task.host)
     return None

@@ -88,6 +88,9 @@ GPU_LEASED = "gpu-leased"
 
 HELD_BY_OTHERS = (GPU_IN_USE, GPU_LEASED)
 
+OF_THE_HOST = ("no-space", "not-writable", "checkpoint-dir")
+"""Codes of problems that a host has for a while, of any run: a full disk, a file system that is not mounted."""
+
 
 def leased(holders: Sequence[tuple[Gpu, str]]) -> Problem | None:
     """Return why the run cannot have its GPUs on a host: the leases of other runs; None if there are none."""

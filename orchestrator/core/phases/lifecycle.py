@@ -137,7 +137,10 @@ def _prepared(turn: Turn, event: HostPrepared) -> None:
 
 
 def _refused(turn: Turn, event: HostRefused) -> None:
-    """Record a problem that a person must solve. A run that has not begun fails by it; a later one notes it once."""
+    """Record a problem that a person must solve. A run that has not begun fails by it; a later one notes it once.
+
+    A run from the queue waits there for what the host may have again: GPUs, room, a directory.
+    """
     host = turn.run.host(event.host)
     if event.problem.code == AllocationGone.code and turn.run.has_begun:
         _taken_back(turn, host, event.problem)
@@ -154,8 +157,14 @@ def _refused(turn: Turn, event: HostRefused) -> None:
         if waited is None:
             place_again(turn, event.problem)
         else:
-            turn.set(refusals=turn.run.refusals + 1)
+            # The same answer again, since nothing else was free meanwhile, is of no further host
+            turn.set(refusals=turn.run.refusals + (event.problem.message != waited.others))
             wait_again(turn, waited, others=event.problem.message)
+        return
+    is_of_host = needed and event.problem.code in compatibility.OF_THE_HOST
+    if waited is not None and not turn.run.has_begun and is_of_host:
+        turn.set(refusals=0)
+        wait_again(turn, waited, why=event.problem.message)
         return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)

@@ -38,6 +38,7 @@ from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import LEASING, HostPlan, Plan, TaskId
 from orchestrator.core.pool import Known, Placed
 from orchestrator.core.queue import QueueTurn, pool_replacements, turn_of
+from orchestrator.core.state.host import Host, HostState
 from orchestrator.core.state.instants import rebased
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
@@ -87,6 +88,9 @@ _LET_GO_S = 5.0
 _LEFT_OUT_MAX = 50
 """How many entries that were not pushed a run knows, for what is said when its script misses one."""
 
+_LETS_IN = " (`orch undrain {}` lets it in again)"
+"""The end of the reason of a drain: it keeps the name that the person said. Later no run may know it."""
+
 _COPY = "keep its copy of the plan up to date"
 """A single effect writes and removes the copy, so that a delayed write never follows the removal."""
 
@@ -102,6 +106,7 @@ class Coordinator:
         self.started = now_utc()
         self._warning = kills_at_logout(user_name())
         if self._warning is not None:
+            self._warning += ": the coordinator would end with its login; `orch service install` keeps it"
             log.warning("%s", self._warning)
         self.journal = Journal(paths.journal)
         self.epoch = self.journal.take_epoch()
@@ -406,7 +411,11 @@ class Coordinator:
 
     def _turn(self, plan: Plan) -> tuple[QueueTurn, str]:
         """Return whether a run of this plan could begin now, and who has what it needs. Deciding thread only."""
-        others = [run for run in self.loop.runs.values() if run.plan.name != plan.name]
+        others = [
+            run
+            for run in self.loop.runs.values()
+            if run.plan.name != plan.name or (run.phase.is_terminal and not unproven(run))
+        ]
         return turn_of(plan, others, time.monotonic(), self.loop.known)
 
     def _place(self, plan: Plan) -> Placed | None:
@@ -522,14 +531,16 @@ class Coordinator:
 
         def command() -> list[tuple[Run, str]]:
             words = self._machines(host)
-            runs = self._on_machines(words, lambda run: not run.phase.is_terminal)
+            runs = self._on_machines(
+                words, lambda run, _host: run.phase is not Phase.QUEUED and not run.phase.is_terminal
+            )
             at, may_be_replaced = time.monotonic(), self._may_be_replaced(words)
             events = [
                 host_requests.drain(run, name, at=at, now=now, why="", may_be_replaced=may_be_replaced)
                 for run, name in runs
             ]
             since = f"{now_utc()[:16].replace('T', ' ')} UTC"
-            why = f"is drained by the user, since {since}"
+            why = f"is drained by the user, since {since}{_LETS_IN.format(host)}"
             self._keep_drained({**self.loop.known.drained, **dict.fromkeys(words, why)})
             for (run, _), event in zip(runs, events, strict=True):
                 self.loop.decide(run.run_id, event)
@@ -543,12 +554,11 @@ class Coordinator:
         def command() -> list[tuple[Run, str]]:
             words = {*self._machines(host), host}
             drained = self.loop.known.drained
-            self._keep_drained({word: why for word, why in drained.items() if word not in words})
-            return [
-                (run, name)
-                for run, name in self._on_machines(words, lambda _run: True)
-                if not run.phase.is_terminal or run.host(name).gone
-            ]
+            left = {word: why for word, why in drained.items() if word not in words}
+            if left and len(left) == len(drained) and not self.loop.runs:
+                raise UsageError(f"{host} is not drained", hint=_drained_in_words(left))
+            self._keep_drained(left)
+            return self._on_machines(words, _may_be_let_in)
 
         having: list[tuple[Run, str]] = self.loop.call(command)
         return [(self.undrain(run.run_id, name), name) for run, name in having]
@@ -572,14 +582,17 @@ class Coordinator:
     def _machines(self, host: str) -> list[str]:
         """Return the machine that people call so, as a word; the word itself where nobody has told of any machine.
 
-        Raises UsageError for a host of no run, and where two machines have the name.
+        Raises UsageError for a host of no run that was not drained by that name, and where two machines have the name.
         """
         told = [each for run in self.loop.runs.values() for each in run.submitted.hosts]
         drained = self.loop.known.drained
         words = {pool.machine_in_words(each) for each in told if host in (each.name, each.address)}
+        said = _LETS_IN.format(host)
+        words |= {word for word, why in drained.items() if why.endswith(said) and word != host}
         if told and not words and host not in drained:
             known = ", ".join(sorted({each.name for each in told})[:8])
-            raise UsageError(f"no run of this head node has a host {host!r}", hint=f"known: {known}")
+            hint = "; ".join(filter(None, [f"known: {known}", _drained_in_words(drained)]))
+            raise UsageError(f"no run of this head node has a host {host!r}", hint=hint)
         if len(words) > 1:
             raise UsageError(
                 f"{host} is the name of {len(words)} machines: {', '.join(sorted(words))}",
@@ -587,14 +600,16 @@ class Coordinator:
             )
         return sorted(words) or [host]
 
-    def _on_machines(self, words: Collection[str], wanted: Callable[[Run], bool]) -> list[tuple[Run, str]]:
-        """Return the runs that have or had processes on a machine, or prepare it, each with its name for that."""
+    def _on_machines(
+        self, words: Collection[str], wanted: Callable[[Run, Host], bool]
+    ) -> list[tuple[Run, str]]:
+        """Return the wanted runs that have a host on a machine, each with its name for that."""
         return [
             (run, host.name)
             for run in self.loop.runs.values()
-            if wanted(run) and run.phase is not Phase.QUEUED
             for host in run.hosts
-            if pool.machine_in_words(run.plan.host(host.name)) in words or host.name in words
+            if wanted(run, host)
+            and (pool.machine_in_words(run.plan.host(host.name)) in words or host.name in words)
         ]
 
     def _drained(self) -> dict[str, str]:
@@ -726,7 +741,8 @@ class Coordinator:
             run, verb, what or None, self._executor.lease, lambda: self.look(run.run_id)
         )
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
-            checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
+            store = self._executor.transfers.checkpoints.store(run)
+            checkpoint_requests.compare(answer, verb, run, store)
         if verb == "rollback":
             # The rollback is recorded in the directory, so the next generation follows it even without this event.
             event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
@@ -878,3 +894,15 @@ class Coordinator:
             return
         self.loop.forget(moved)
         self._effects.forget(moved)
+
+
+def _may_be_let_in(run: Run, host: Host) -> bool:
+    """Return whether an undrain is for this host of a run: where nothing of the run is, only if it is kept out."""
+    if run.phase.is_terminal:
+        return bool(host.gone)
+    return run.phase is not Phase.QUEUED or host.state is not HostState.OPEN
+
+
+def _drained_in_words(drained: Mapping[str, str]) -> str:
+    """Return which machines are drained for all runs, for a hint; empty if none is."""
+    return "; ".join(f"{word} {why}" for word, why in drained.items())

@@ -125,6 +125,47 @@ def test_kill_all(orch: Desk, api: FakeApi) -> None:
     assert orch.said.endswith("No run is active\n")
 
 
+HALTED = f"nothing is decided about {RUN} any more"
+
+
+def refuses(api: FakeApi, run_id: str, message: str, *, code: str, exit_code: int) -> None:
+    """Let the coordinator refuse what is asked of one run."""
+    error = {"code": code, "message": message, "hint": f"it is about {run_id}", "exit_code": exit_code}
+    api.refusals[run_id] = 409, {"error": error}
+
+
+@pytest.mark.parametrize("words", [("--all",), ("mnist", "big")])
+def test_a_run_whose_kill_is_refused_keeps_no_other_from_ending(
+    words: tuple[str, ...], orch: Desk, api: FakeApi
+) -> None:
+    other = "big-20261120-1"
+    api.runs += [run_document(), run_document(name="big", run_id=other)]
+    refuses(api, RUN, HALTED, code="decisions-stopped", exit_code=6)
+    kills(api, PROVEN)
+    assert orch("kill", *words) == 6
+    assert [path for path, _ in api.posted] == [f"/v1/runs/{run_id}/kill" for run_id in (RUN, other)]
+    assert orch.put_out.startswith(f"{other}: KILLED\n")
+    assert orch.said.startswith(f"warning: {RUN} is not being ended: {HALTED}\n")
+    assert orch.said.endswith(f"error: not ended: {RUN}\nhint: it is about {RUN}\n")
+
+
+def test_all_runs_whose_kill_is_refused_are_named(orch: Desk, api: FakeApi) -> None:
+    other = "big-20261120-1"
+    api.runs += [run_document(), run_document(name="big", run_id=other)]
+    refuses(api, RUN, "busy", code="busy", exit_code=1)
+    refuses(api, other, "nothing is decided", code="decisions-stopped", exit_code=6)
+    assert orch("kill", "--all") == 1, "as the first refusal says"
+    assert f"error: not ended: {RUN}, {other}\n" in orch.said
+    assert "No run is active" not in orch.said
+
+
+def test_the_refusal_of_the_only_run_is_the_error(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document())
+    refuses(api, RUN, HALTED, code="decisions-stopped", exit_code=6)
+    assert orch("kill", "--all") == 6
+    assert orch.said == f"error: {HALTED}\nhint: it is about {RUN}\n"
+
+
 def test_kill_all_and_a_name(orch: Desk, api: FakeApi) -> None:
     assert orch("kill", "--all", "mnist") == 2
 

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from orchestrator.core import decide
 from orchestrator.core.actions import Note, PrepareHost
-from orchestrator.core.events import Admitted, HostRefused, NoPlaceFound, Submitted
+from orchestrator.core.events import Admitted, HostRefused, NoPlaceFound, Submitted, Ticked
 from orchestrator.core.launching.placement import place
-from orchestrator.core.plan import Ask, HostPlan, Plan, QueuePlan
+from orchestrator.core.plan import Ask, CheckpointPlan, HostPlan, Plan, QueuePlan
 from orchestrator.core.pool import NOTHING, Known, Placed, Seen, machine, placed
 from orchestrator.core.queue import NAMED_MAX, RESERVED_MAX, QueueTurn, reckon, turn_of, turns
 from orchestrator.core.queue import Ask as Wanted
@@ -242,6 +242,41 @@ def test_a_run_that_waits_goes_to_another_place_too_where_a_host_is_unfit() -> N
     assert again.ask.place.tasks[0].host == "b"
 
 
+def test_a_run_that_waits_is_not_ended_by_one_host_that_turns_it_away_again_and_again() -> None:
+    run, unfit = queued(plan("t")), Problem("no-tensorflow", "a: no TensorFlow", exit_code=6)
+    for _ in range(6):
+        (turn,) = turns([run], 2.0)
+        run = decide.step(run, Admitted(2.0, place=turn.ask.place)).run
+        run = decide.step(run, HostRefused(2.0, "a", unfit)).run
+        assert (run.phase, run.refusals) == (Phase.QUEUED, 1), "the other hosts are busy"
+
+
+def test_a_run_that_waits_is_not_ended_by_full_disks_and_keeps_no_other_from_the_hosts() -> None:
+    hosts = [HostPlan(f"h{i}", address=f"10.0.1.{i}") for i in range(9)]
+    run, known, tried = queued(plan("t", Ask("worker", 1), hosts=hosts)), NOTHING, list[str]()
+    for at in (2.0, 30.0):
+        run = decide.step(run, Ticked(at)).run
+        while run.phase is Phase.QUEUED and (turn := turns([run], at, known)[0]).has_come:
+            run = decide.step(run, Admitted(at, place=turn.ask.place)).run
+            (task,) = run.plan.tasks
+            tried.append(task.host)
+            full = Problem("no-space", f"{task.host}: no space left")
+            known = known.heard(run.plan.host(task.host), full, at, 99.0)
+            run = decide.step(run, HostRefused(at, task.host, full)).run
+        assert (run.phase, turn.ask.others) == (Phase.QUEUED, f"{tried[-1]}: no space left")
+    assert tried == [f"h{i}" for i in range(8)], "four at once, and after a while four more"
+
+
+def test_what_keeps_a_run_waiting_is_not_told_of_others_that_ask_alike() -> None:
+    holder, first = begun(plan("h", Ask("worker", 3, 2)), []), queued(plan("t"), 2.0)
+    assert isinstance(first.phase_state, Queued)
+    why = "not all hosts are ready: a: no answer"
+    first = replace(first, phase_state=replace(first.phase_state, why=why, retry_at=40.0))
+    found = turns([holder, first, queued(plan("u"), 3.0)], 10.0)
+    assert [of(found, name).ask.others for name in "tu"] == [why, ""]
+    assert [of(found, name).ask.place is not None for name in "tu"] == [False, True]
+
+
 def test_what_a_host_calls_its_leases_is_no_number_and_stops_nobody() -> None:
     run = begun(
         plan("t"), [], Known({machine(HOSTS[0]): Seen(50.0, {"slot-x": "z", "GPU-?": "z", 0: "z-1"})})
@@ -382,6 +417,31 @@ def test_runs_that_ask_alike_are_told_by_their_own_names() -> None:
     )
     # The last waits for the gang's own GPUs, as those of the four that go before the gang are taken
     assert {run_id for run_id, _ in of(found, "s4").waits_for} >= {"gang-1"}
+
+
+def behind_a_gang(**directories: str) -> list[QueueTurn]:
+    """Return the turns of more runs than places are held back for, each with a directory. The last one is short."""
+    holder = plan("r", time_limit_s=500.0, checkpoint=CheckpointPlan("/shared/r"))
+    waiting = [queued(plan("gang", Ask("worker", 3, 2), time_limit_s=1000.0), 2.0)]
+    for number in range(RESERVED_MAX + 1):
+        name, limit_s = f"w{number}", 60.0 if number == RESERVED_MAX else 1000.0
+        saves = CheckpointPlan(directories.get(name, f"/shared/{name}"))
+        waiting.append(queued(plan(name, time_limit_s=limit_s, checkpoint=saves), 3.0 + number))
+    return turns([ending(begun(holder, []), 500.0), *waiting], 20.0)
+
+
+def test_a_run_needs_its_own_checkpoint_directory_also_where_others_ask_for_the_same_place() -> None:
+    last = f"w{RESERVED_MAX}"
+    found = behind_a_gang()
+    assert of(found, last).has_come, "it ends before the gang begins"
+    assert {what for _, needs in of(found, "w9").waits_for for what in needs} == {"GPU 1 of a"}
+    found = behind_a_gang(**{last: "/shared/r"})
+    assert not of(found, last).has_come
+    assert ("r-1", ("/shared/r",)) in of(found, last).waits_for
+    found = behind_a_gang(w8="/shared/r")
+    assert "r-1" in dict(of(found, "w8").waits_for)
+    assert "r-1" not in dict(of(found, "w9").waits_for), "another run's directory is no need of its own"
+    assert of(found, last).has_come
 
 
 def test_of_hosts_with_as_many_gpus_left_over_small_runs_share_one_and_that_of_a_large_one_is_soon_whole() -> (

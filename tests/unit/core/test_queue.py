@@ -11,9 +11,10 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core.events import Admitted, KillRequested, PreemptionRequested, Submitted, Ticked
 from orchestrator.core.plan import CheckpointPlan, Gpu, HostPlan, Plan, QueuePlan, TaskId, TaskPlan
+from orchestrator.core.pool import NOTHING, Known
 from orchestrator.core.queue import STEP_OF_PRIORITY_S, WAY_AGAIN_S, Ask, reckon, turns, ways
-from orchestrator.core.state.host import Facts
-from orchestrator.core.state.phase_states import Intent, Phase, Queued, Stopping
+from orchestrator.core.state.host import Facts, Host, HostState, Link
+from orchestrator.core.state.phase_states import Intent, Pending, Phase, Queued, Running, Stopping
 from orchestrator.core.state.run import PlannedEnd, Run, new_run
 from orchestrator.reporting.queue_document import queue_document
 
@@ -154,8 +155,8 @@ def preempting(name: str, *gpus: int, priority: str, at: float = 2.0) -> Run:
     return replace(waiting, plan=replace(waiting.plan, queue=QueuePlan(priority, preempt=True)))
 
 
-def made_way(*runs: Run, now: float = 3.0) -> dict[str, str]:
-    return ways(turns(runs, now), {one.run_id: one for one in runs}, now)
+def made_way(*runs: Run, now: float = 3.0, known: Known = NOTHING) -> dict[str, str]:
+    return ways(turns(runs, now, known), {one.run_id: one for one in runs}, now)
 
 
 def test_a_run_makes_way_for_a_higher_priority_that_wants_that_and_for_nobody_else() -> None:
@@ -188,6 +189,36 @@ def test_a_run_that_stops_to_start_again_is_none_that_ends(intent: Intent) -> No
     stopping = replace(run("plain", 1), phase_state=Stopping(intent=intent, deadline_at=9.0))
     goes_on = intent in (Intent.RESTART, Intent.RESCHEDULE)
     assert made_way(low, stopping, high) == ({} if goes_on else {"low": "high"}), "it keeps its GPU"
+
+
+def test_a_run_of_which_no_proof_can_come_makes_way_for_nobody_since_it_could_not_return() -> None:
+    low, high = begun("low", 0, rank=0), preempting("high", 0, priority="high")
+    low = replace(low, plan=replace(low.plan, hosts=(*low.plan.hosts, HostPlan("b", address="b"))))
+    trains = replace(low, generation=1, phase_state=Running(progress_at=2.0))
+    away = Host("b", link=Link.UNREACHABLE, state=HostState.LOST)
+
+    def beside(run: Run, other: Host) -> dict[str, str]:
+        return made_way(replace(run, hosts=(Host("a", link=Link.CONNECTED), other)), high)
+
+    assert beside(trains, away) == {}
+    for proving in (
+        replace(away, link=Link.CONNECTED),
+        replace(away, gone="09:30"),
+        replace(away, untouched=True),
+    ):
+        assert beside(trains, proving) == {"low": "high"}
+    assert beside(replace(low, phase_state=Pending()), away) == {"low": "high"}, "it has no process anywhere"
+
+
+def test_a_run_that_made_way_does_not_go_back_to_a_host_that_is_drained() -> None:
+    waits, known = replace(run("t", 0, priority="low"), generation=1), Known(drained={"a": "is drained"})
+    (turn,) = turns([waits], 5.0, known)
+    assert (turn.has_come, turn.sentence(5.0)) == (False, "waits in the queue: a is drained")
+    (turn,) = turns([waits], 5.0)
+    assert turn.has_come
+    high = replace(preempting("high", 0, priority="high"), generation=1)
+    assert made_way(begun("low", 0, rank=0), high) == {"low": "high"}
+    assert made_way(begun("low", 0, rank=0), high, known=known) == {}, "that would be in vain"
 
 
 def test_what_others_hold_is_no_reason_to_leave_gpus_idle_nor_to_make_way_again_and_again() -> None:

@@ -18,7 +18,7 @@ from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
-from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS, SHARE_MISSING
+from orchestrator.core.hosts.compatibility import HELD_BY_OTHERS, OF_THE_HOST, SHARE_MISSING
 from orchestrator.core.in_words import in_words
 from orchestrator.core.measured import HostMeasures
 from orchestrator.core.plan import (
@@ -42,7 +42,7 @@ from orchestrator.core.state.task import Progress
 _REFUSALS = {
     "driven": (DRIVEN, 6),
     "taken-back": (AllocationGone.code, 1),
-    **{code: (code, 6) for code in (*HELD_BY_OTHERS, SHARE_MISSING)},
+    **{code: (code, 6) for code in (*HELD_BY_OTHERS, *OF_THE_HOST, SHARE_MISSING)},
 }
 
 _CAUSES = {

@@ -88,10 +88,10 @@ not known to be done.
 SHIM = """## Agent and shim
 
 The agent writes start.json: the `start` order without its secrets, and `host_dir` and `bundle`;
-`cgroup: false` disables the control group. It runs `python -I -S <bundle.pyz> shim <generation dir>`, and writes
-the secrets to its stdin as one line of JSON. The shim detaches, and answers with one line on stdout: `{"pid": N}`
-or `{"error": {"code", "message", "hint"}}`. `shim.connect(generation_dir)` returns a connected socket. The frames
-on it are:
+`cgroup: false` disables the control group. It runs `python -I -S -X utf8 <bundle.pyz> shim <generation dir>`, and
+writes the secrets to its stdin as one line of JSON. The shim detaches, and answers with one line on stdout:
+`{"pid": N}` or `{"error": {"code", "message", "hint"}}`. `shim.connect(generation_dir)` returns a connected socket.
+The frames on it are:
 
 - From the agent to the shim: `watch` (with `heartbeat_s` for this connection), `release`, `stop` and `stacks`, as
   the coordinator sent them. Before it forwards a release, the agent copies `seed` into `scratch/`. The shim only

@@ -49,29 +49,53 @@ def text_of(path: str) -> str:
 def read_json(*path: str) -> Any:
     """Return the JSON value in a file. None: it is missing or damaged, no regular file, or above `JSON_BYTES_MAX`."""
     try:
-        # It may be a named pipe, which would wait for its writer for ever.
-        return json_of(os.open(os.path.join(*path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        return json_of(_opened(*path))
     except (OSError, ValueError):
         return None
 
 
+def _opened(*path: str) -> int:
+    # It may be a named pipe, which would wait for its writer for ever.
+    return os.open(os.path.join(*path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def json_of(handle: int) -> Any:
     """Return the JSON value in an open file, and close it. None: as for `read_json`."""
+    try:
+        return _loaded(handle)
+    except OSError:
+        return None
+
+
+def _loaded(handle: int) -> Any:
+    """As `json_of`, but raises OSError if the disk refuses."""
     import json
 
-    try:
-        with open(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > JSON_BYTES_MAX:
-                return None
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > JSON_BYTES_MAX:
+            return None
+        try:
             return json.loads(file.read().decode())
-    except (OSError, ValueError, RecursionError):
-        return None
+        except (ValueError, RecursionError):
+            return None
 
 
 def read_object(*path: str) -> dict[str, Any] | None:
     """Return the JSON object in a file. None: the file is missing, damaged, or holds another value."""
     value = read_json(*path)
+    return value if isinstance(value, dict) else None
+
+
+def known_object(*path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file of ours. None: it is missing, damaged, or holds another value.
+
+    Raises OSError where it cannot be read now: else it would count as missing, and what it names would be removed.
+    """
+    try:
+        value = _loaded(_opened(*path))
+    except FileNotFoundError:
+        return None
     return value if isinstance(value, dict) else None
 
 

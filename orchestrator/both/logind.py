@@ -1,7 +1,7 @@
-"""The check whether logind kills a user's processes at logout (KillUserProcesses). Runs on hosts.
+"""The check whether logind kills a user's processes at logout (KillUserProcesses). Runs on hosts, and on the head.
 
 A shim is in a session of its own and survives the end of its SSH connection. It does not survive a logind that kills
-what a login leaves behind.
+what a login leaves behind, unless it has moved to the user's own systemd.
 """
 
 from __future__ import annotations
@@ -14,8 +14,30 @@ _PLACES = ("etc", "run", "usr/local/lib", "usr/lib")
 """Where logind.conf and its drop-ins are, in order of precedence."""
 
 
+def ends_tasks(user: str, *, can_leave: bool, root: str = "/", cgroup: str | None = None) -> str | None:
+    """Return a warning where the end of this login would end our tasks; None if not, or if unknown.
+
+    Args:
+        can_leave: whether shims can move from the login to the user's own systemd, which stays if the user lingers.
+        root: the directory of the machine's files.
+        cgroup: the content of /proc/self/cgroup.
+    """
+    killed = kills_at_logout(user, root=root, cgroup=cgroup)
+    if killed is None or (can_leave and os.path.exists(os.path.join(root, "var/lib/systemd/linger", user))):
+        return None
+    way_out = (
+        f"`loginctl enable-linger {user}` keeps them"
+        if can_leave
+        else f"have root set `KillExcludeUsers=root {user}` in /etc/systemd/logind.conf. Lingering does not keep them: "
+        "they cannot move to the user's own systemd, which takes cgroup v2, busctl and /run/user/UID/bus"
+    )
+    return f"{killed}: tasks would die with the last connection; {way_out}"
+
+
 def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) -> str | None:
-    """Return a warning where the end of this login would kill our processes; None if not, or if unknown.
+    """Return that the end of this login kills our processes, and why; None if not, or if unknown.
+
+    It does so whether the user lingers or not: that keeps only what runs under the user's own systemd.
 
     Args:
         root: the directory of the machine's files.
@@ -40,19 +62,14 @@ def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) ->
                 drop_ins[name] = os.path.join(directory, name)
     for name in sorted(drop_ins):
         _parse(drop_ins[name], settings)
-    if settings.get("KillUserProcesses", "").lower() not in ("yes", "true", "1", "on"):
-        return None
     if user in settings.get("KillExcludeUsers", "root").split():
         return None
+    is_on = settings.get("KillUserProcesses", "").lower() in ("yes", "true", "1", "on")
     only = settings.get("KillOnlyUsers", "").split()
-    if only and user not in only:
+    if not (user in only if only else is_on):  # logind asks KillUserProcesses only if KillOnlyUsers is empty
         return None
-    if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
-        return None
-    return (
-        f"logind kills the processes of {user} at logout (KillUserProcesses=yes): tasks would die with the last "
-        f"connection; `loginctl enable-linger {user}` keeps them"
-    )
+    why = "KillOnlyUsers" if only else "KillUserProcesses=yes"
+    return f"logind kills the processes of {user} at logout ({why})"
 
 
 def user_name(uid: int | None = None) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.both.memory_file import memory_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,10 +63,8 @@ def library() -> Callable[[int, bytes, int], int] | None:
             return None
         import ctypes
 
-        descriptor = os.memfd_create("crc32c")
+        descriptor = memory_file("crc32c", code)
         try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(code)
             extend = ctypes.CDLL(f"/proc/self/fd/{descriptor}").crc32c_extend
         finally:
             os.close(descriptor)

@@ -177,7 +177,8 @@ host.processes warning
 host.ends-at-logout warning
   a host ends a user's processes when the user's last session closes
   a short break of the SSH connection would end the training
-  `loginctl enable-linger` there, once; `orch doctor --fix` does it
+  `loginctl enable-linger` there, once, which `orch doctor --fix` does, or a setting of root's: the sentence of the
+    finding says which
 
 host.orphans warning
   a run that this head node does not know any more has left processes or a directory on a host

@@ -155,6 +155,21 @@ def test_the_end_of_a_task_without_an_agent_is_told_to_the_next(connect: Connect
     assert second.until_phase("exited")["exit"]["code"] == 7
 
 
+def test_what_a_task_makes_has_the_modes_of_the_login(connect: Connect, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        agent = connect()
+    finally:
+        os.umask(before)
+    agent.ok("watch", heartbeat_s=0.1)
+    code = agent.push(train="import os, sys\nopen(sys.argv[1], 'w')\nprint('ORCH_UMASK' in os.environ)\n")
+    agent.start(code, args=[str(tmp_path / "made")])
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    assert agent.until_phase("exited")["exit"]["last_lines"] == ["False"]
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o640
+
+
 @pytest.mark.fault(4)
 def test_a_killed_shim_takes_its_task_along_and_is_told_of(connect: Connect) -> None:
     agent = connect()

@@ -507,6 +507,14 @@ def test_bad_orders_are_answers(host: Host) -> None:
     assert "cannot be read" in host.start_again()["error"]["message"]
 
 
+def test_a_file_whose_name_cannot_be_encoded_is_an_answer(host: Host) -> None:
+    host.write_start(FOREVER)
+    manifest = {"files": [["\ud800", "0" * 64, 0o644, 1]]}
+    host.code.with_name("abc.json").write_text(json.dumps(manifest))
+    assert "surrogates not allowed" in host.start_again()["error"]["message"]
+    assert recovered(host)["exit"]["cause"] == "start-failed"
+
+
 def test_what_a_task_wrote_just_before_its_end_is_read_to_its_last_line(host: Host, tmp_path: Path) -> None:
     """Its pipe holds more than the shim reads at once."""
     script = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,16 +38,24 @@ EXEMPT = {
 """Why a place needs neither."""
 
 
-def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of each command that starts a Python without one of the options."""
+def started(tree: ast.AST) -> Iterator[tuple[ast.expr, list[object]]]:
+    """Yield each list of words that starts a Python, with the words after that."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
-            for at, (python, word) in enumerate(zip(node.elts, node.elts[1:], strict=False)):
+            for at, python in enumerate(node.elts[:-1]):
                 before = node.elts[at - 1] if at else None
                 is_argument = isinstance(before, ast.Constant) and str(before.value).startswith("--p")
-                if not is_argument and PYTHON.fullmatch(ast.unparse(python)) and _value(word) not in SAFE:
-                    yield node.lineno, ast.unparse(node)
-        elif isinstance(node, (ast.JoinedStr, ast.Constant)):
+                if not is_argument and PYTHON.fullmatch(ast.unparse(python)):
+                    yield node, [_value(word) for word in node.elts[at + 1 :]]
+
+
+def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of each command that starts a Python without one of the options."""
+    for command, words in started(tree):
+        if words[0] not in SAFE:
+            yield command.lineno, ast.unparse(command)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.JoinedStr, ast.Constant)):
             text = ast.unparse(node) if isinstance(node, ast.JoinedStr) else str(node.value)
             for found in IN_SHELL.finditer(text):
                 if found[3] not in SAFE:
@@ -67,6 +76,18 @@ def test_every_python_that_is_started_leaves_out_the_current_directory() -> None
     places = {f"{name}: exec" if text.startswith("exec ") else name for name, text in found}
     assert sorted(places - EXEMPT.keys()) == [], found
     assert sorted(EXEMPT.keys() - places) == [], "no more than is used"
+
+
+def test_our_code_on_a_host_encodes_the_names_of_files_as_the_agent_does() -> None:
+    """The agent is started with `-X utf8`, which what it starts does not inherit."""
+    ours = [
+        (path.name, words)
+        for path in sorted((PACKAGE / "host").rglob("*.py"))
+        for _, words in started(ast.parse(path.read_text()))
+        if words[0] == "-I" and not {"-m", "-c"} & {*words}
+    ]
+    assert {name for name, _ in ours} >= {"start.py", "setup.py", "handlers.py", "shim.py"}
+    assert [(name, words) for name, words in ours if ("-X", "utf8") not in pairwise(words)] == []
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,8 @@ class _Fixes:
 
     def all(self, orphans: Sequence[Item]) -> int:
         """Fix everything, the keys first."""
-        lingers = "what runs there stays when the last session closes (loginctl enable-linger)"
-        done = self._keys() + self._on_hosts("host.ends-at-logout", _LINGER, "", lingers)
+        lingers = "what starts there from now on stays when the last session closes (loginctl enable-linger)"
+        done = self._keys() + self._on_hosts("host.ends-at-logout", _LINGER, "", lingers, said=_LINGER)
         directory = self._plan.env.get("TMPDIR", "")
         made = f"made {directory}, for its user alone"
         return (
@@ -189,10 +189,10 @@ class _Fixes:
                 self._session.hint(error.hint)
         return added
 
-    def _on_hosts(self, id: str, command: str, stdin: str, did: str) -> int:
-        """Run a fixed command on the hosts of a finding."""
-        hosts, done = [item.host for item in self._findings if item.id == id and item.host is not None], 0
-        for host in map(self._plan.host, hosts):
+    def _on_hosts(self, id: str, command: str, stdin: str, did: str, *, said: str = "") -> int:
+        """Run a fixed command on the hosts of a finding, if `said` is in its sentence: elsewhere it does not help."""
+        found, done = [item for item in self._findings if item.id == id and said in item.message], 0
+        for host in (self._plan.host(item.host) for item in found if item.host is not None):
             why = carried_out(self._session, host, command, f"{stdin}\n", within_s=FIX_S)
             if why:
                 self._session.warn(f"{host.name}: `{command.split(' -c ')[0]}`: {why}")

@@ -314,7 +314,9 @@ def _answer(argv: list[str]) -> str | None:
 
     late = HostFault("setup-failed", f"{argv[0]} did not answer", "set up again when the host has less to do")
     try:
-        ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, errors="surrogateescape", timeout=60
+        )
     except subprocess.TimeoutExpired:
         raise late from None
     except OSError as e:

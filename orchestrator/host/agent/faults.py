@@ -24,6 +24,8 @@ LASTS_MAX_S = 600.0
 _KILL, _CONT, _STOP = 9, 18, 19
 
 _CHUNK_BYTES = 1 << 30
+_TMPFILE = getattr(os, "O_TMPFILE", 0o20000000 | os.O_DIRECTORY)
+"""A Python that was built for an old C library does not know it."""
 
 
 def inject(context: Context, order: tasks.Fault, reply: Reply) -> None:
@@ -35,7 +37,7 @@ def inject(context: Context, order: tasks.Fault, reply: Reply) -> None:
         if me is not None:
             _apart(lambda: _after(0.1, me, _KILL))
     elif fault == "fill":
-        handle = os.open(context.host.host_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = os.open(context.host.host_dir, _TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             # Fill the disk with a file that has no name, which the kernel frees when its last descriptor is closed
             filled, chunk = 0, _CHUNK_BYTES

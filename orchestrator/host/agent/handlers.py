@@ -263,10 +263,13 @@ class Orders:
             return answer
 
         def make() -> hosts.CodeState:
+            import contextlib
+
             if is_there:
                 damaged = codestore.repair(host_dir, tree, files)
             elif not (damaged := codestore.build(host_dir, run, files)):
-                sweep.tidy(host_dir, run, answer["digest"])
+                with contextlib.suppress(OSError):  # what cannot be read now is tidied after the next push
+                    sweep.tidy(host_dir, run, answer["digest"])
             return {**answer, "missing": damaged, "dangling": codestore.dangling(tree, files)}
 
         self._fork(reply, "putting the code in place", CHECKPOINT_S, make)
@@ -517,7 +520,8 @@ class Orders:
     ) -> None:
         """Run `<the run's Python> <bundle> <argv>`, which prints one JSON object."""
         # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
-        command = [os.path.expanduser(python or sys.executable), "-I", self._host.bundle, *argv]
+        # -X utf8: whatever the login's locale, it encodes the names of files as the agent does.
+        command = [os.path.expanduser(python or sys.executable), "-I", "-X", "utf8", self._host.bundle, *argv]
 
         def answer(result: Result) -> dict[str, Any]:
             try:

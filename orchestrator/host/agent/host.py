@@ -55,7 +55,7 @@ class Host:
             "psutil": "bundle" if there else "none",
             "psutil_wanted": fits and not there,
             "cgroup": cgroup.usable(),
-            "warning": logind.kills_at_logout(logind.user_name()),
+            "warning": logind.ends_tasks(logind.user_name(), can_leave=cgroup.can_leave_login()),
         }
 
     def load_psutil(self) -> None:

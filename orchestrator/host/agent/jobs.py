@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from orchestrator.both.hostdir import HostFault, fault_of
+from orchestrator.both.memory_file import memory_file
 from orchestrator.both.value import Value
 from orchestrator.host.agent.streams import READ, Loop
 
@@ -76,33 +77,36 @@ class Jobs:
             env: its environment. By default that of the agent.
             directory: its working directory. By default that of the agent.
         """
-        reader, writer = os.pipe()
-        source = _stdin_of(stdin)
-        here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if directory is not None else -1
+        opened = [_stdin_of(stdin)]
+        reader = here = -1
         try:
+            reader, writer = os.pipe()
+            opened.append(writer)
             if directory is not None:
+                here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                opened.append(here)
                 os.chdir(directory)  # the agent has one thread, and posix_spawn takes no directory
             pid = os.posix_spawnp(
                 argv[0],
                 list(argv),
                 env,
                 file_actions=[
-                    (os.POSIX_SPAWN_DUP2, source, 0),
+                    (os.POSIX_SPAWN_DUP2, opened[0], 0),
                     (os.POSIX_SPAWN_DUP2, writer, 1),
                     (os.POSIX_SPAWN_DUP2, writer, 2),
                     *((os.POSIX_SPAWN_DUP2, own, number) for number, own in given.items()),
                 ],
                 setpgroup=0,
             )
-        except OSError:
-            os.close(reader)
+        except BaseException:
+            if reader >= 0:
+                os.close(reader)
             raise
         finally:
             if here >= 0:
                 os.fchdir(here)
-                os.close(here)
-            os.close(writer)
-            os.close(source)
+            for descriptor in opened:
+                os.close(descriptor)
         self._add(_Job(pid, reader, done, keep, bytearray()), deadline_s)
 
     def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
@@ -242,10 +246,7 @@ def _stdin_of(data: bytes) -> int:
     """Return a descriptor to read `data` from. The data may hold secrets, so it must not be in a file with a name."""
     if not data:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+    return memory_file("stdin", data)
 
 
 def kill_group(pid: int) -> None:

@@ -185,7 +185,7 @@ def main(host_dir: str, bundle: str, request: BootRequest) -> None:
     # sshd sends SIGHUP when the connection breaks. It is ignored, since the end of stdin says the same after all that
     # was sent.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.umask(0o077)
+    os.environ["ORCH_UMASK"] = f"{os.umask(0o077):o}"  # the tasks get that of the login
     if os.access(bundle, os.W_OK):  # the disk may have become read-only
         os.utime(bundle)  # this marks the bundle as in use, since old ones are removed
     Agent(host_dir, bundle, request).run()

@@ -57,7 +57,7 @@ class Setup:
         return state
 
     def _start(self, wish: dict[str, Any], done: Any, deadline_s: float) -> None:
-        argv = [sys.executable, "-I", self._context.host.bundle, "environment"]
+        argv = [sys.executable, "-I", "-X", "utf8", self._context.host.bundle, "environment"]
         self._context.jobs.program(argv, done, deadline_s=deadline_s, stdin=json.dumps(wish).encode())
 
 

@@ -95,6 +95,8 @@ def _start_shim(
     task = order["task"]
     first = max(leases, default=0) + 1
     given = {first + at: lease for at, lease in enumerate(leases)}  # their numbers in the shim
+    # -X utf8: whatever the login's locale, it encodes the names of files as the agent does
+    words = [sys.executable, "-I", "-S", "-X", "utf8", context.host.bundle, "shim", directory]
     context.tasks.starting(directory)
 
     def started(result: Result) -> tasks.Started:
@@ -108,7 +110,7 @@ def _start_shim(
 
     try:
         context.jobs.program(
-            [sys.executable, "-I", "-S", context.host.bundle, "shim", directory, *map(str, given)],
+            [*words, *map(str, given)],
             done,
             deadline_s=SHIM_S,
             stdin=json.dumps(order["secrets"]).encode() + b"\n",

@@ -75,11 +75,14 @@ def sweep(
 
 
 def tidy(host_dir: str, run: str, digest: str) -> None:
-    """Remove, after a push, the run's trees that no living task uses, and the oldest ended runs of its name."""
+    """Remove, after a push, the run's trees that no living task uses, and the oldest ended runs of its name.
+
+    Raises OSError where it is not known what a task uses: then nothing of that is removed.
+    """
     used = {digest}
     for _, _, directory in hostdir.generations(host_dir, run):
         if shim_record.shim_alive(directory):
-            used.add(str((durable.read_object(directory, "start.json") or {}).get("code")))
+            used.add(str((durable.known_object(directory, "start.json") or {}).get("code")))
     codestore.keep_only(host_dir, run, used)
     for old in codestore.oldest_runs(host_dir, run):
         if not _lives(host_dir, old):
@@ -95,7 +98,7 @@ def _remove_old_bundles(host_dir: str) -> None:
         if not run.startswith("."):
             for _, _, directory in hostdir.generations(host_dir, run):
                 if shim_record.shim_alive(directory):
-                    used.add((durable.read_object(directory, "start.json") or {}).get("bundle"))
+                    used.add((durable.known_object(directory, "start.json") or {}).get("bundle"))
     directory = os.path.join(host_dir, "bundle")
     for name in os.listdir(directory):
         path = os.path.join(directory, name)

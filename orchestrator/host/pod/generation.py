@@ -145,7 +145,7 @@ def _seed(settings: Settings, root: str, above: int) -> dict[str, Any]:
         keep = settings.document["checkpoint"]["keep"]
         wish = json.dumps({"root": root, "generation": number, "by": by, "keep": keep})
         bundle = os.path.abspath(sys.argv[0])
-        words = [sys.executable, "-I", "-S", bundle, "checkpoints", "seed", wish]
+        words = [sys.executable, "-I", "-S", "-X", "utf8", bundle, "checkpoints", "seed", wish]
         done = subprocess.run(words, stdout=subprocess.PIPE, check=False)
         try:
             answer = json.loads(done.stdout)

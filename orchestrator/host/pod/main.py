@@ -51,8 +51,8 @@ class Leaving:
         if at >= self._until_at:
             return True
         if self._verification is None and at >= self._verify_at:
-            words = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "checkpoints", "verify"]
-            words.append(json.dumps({"directory": self._directory}))
+            words = [sys.executable, "-I", "-S", "-X", "utf8", os.path.abspath(sys.argv[0])]
+            words += ["checkpoints", "verify", json.dumps({"directory": self._directory})]
             self._verify_at, self._verification = at, subprocess.Popen(words, stdout=subprocess.PIPE)
         elif self._verification is not None and self._verification.poll() is not None:
             out, _ = self._verification.communicate()

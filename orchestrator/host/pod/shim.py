@@ -135,7 +135,7 @@ def start(settings: Settings, generation: int, code: str, env: dict[str, str], *
     }
     durable.write_json(os.path.join(directory, "start.json"), wish)
     done = subprocess.run(
-        [sys.executable, "-I", "-S", bundle, "shim", directory],
+        [sys.executable, "-I", "-S", "-X", "utf8", bundle, "shim", directory],
         input=json.dumps(settings.secrets).encode() + b"\n",
         stdout=subprocess.PIPE,
         check=False,

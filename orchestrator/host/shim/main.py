@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
         shim = Shim(directory, start, secrets, _take_port(start["ports"]))
         shim.open()
         shim.hold(leases)
-    except (HostFault, OSError) as e:
+    except (HostFault, OSError, ValueError) as e:
         error = _error(e)
         _keep(directory, start, error["error"])
         _answer(answer, error)
@@ -185,10 +185,12 @@ def _take_port(ports: list[int]) -> socket.socket | None:
     return held
 
 
-def _error(e: HostFault | OSError) -> dict[str, Any]:
+def _error(e: HostFault | OSError | ValueError) -> dict[str, Any]:
     if isinstance(e, OSError):
         where = f" ({e.filename})" if e.filename else ""
         e = HostFault("shim-failed", f"{e.strerror or e}{where}")
+    elif isinstance(e, ValueError):
+        e = HostFault("shim-failed", str(e))
     return {"error": e.to_json()}
 
 

@@ -193,12 +193,16 @@ def _become(
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if login := os.environ.get("ORCH_UMASK"):
+            os.umask(int(login, 8) | 0o022)  # others must not change what is restored
         stage = "directory"
         os.chdir(directory)
         stage = "exec"
         os.execvpe(argv[0], argv, env)
     except OSError as e:
         os.write(failure, f"\n{stage} {e.errno or 0}".encode())
+    except UnicodeError:
+        os.write(failure, b"\nencoding 0")
     except ValueError:
         os.write(failure, b"\nargument 0")  # a NUL byte
     os._exit(_FAILED)
@@ -212,6 +216,8 @@ def _sentence(stage: str, number: int, python: str, directory: str) -> str:
         return f"{python!r} could not be executed: {why}; is it a Python for this host, on a mount without noexec?"
     if stage == "directory":
         return f"the working directory {directory!r} cannot be entered: {why}"
+    if stage == "encoding":
+        return "the command or the environment holds a character that cannot be encoded"
     if stage == "argument":
         return "the command or the environment holds a NUL byte"
     return f"the process could not be prepared ({stage}): {why}"

@@ -147,6 +147,11 @@ def usable() -> bool:
     return status == 0
 
 
+def can_leave_login() -> bool:
+    """Return whether a shim moves from its login to the user's own systemd, provided that the user lingers."""
+    return _base() is None and _root() is not None and user_scope.can_be_asked()
+
+
 def number(path: str) -> int | None:
     """Parse a file that holds one number; None if it cannot be read, or holds another word."""
     text = durable.text_of(path).strip()

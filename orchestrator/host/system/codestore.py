@@ -217,14 +217,14 @@ def forget(host_dir: str, run: str) -> None:
 
 
 def remove_unused_blobs(host_dir: str) -> None:
-    """Remove the blobs that no tree of any run uses."""
+    """Remove the blobs that no tree of any run uses. Raises OSError where it is not known what one uses."""
     used: set[str] = set()
     for run in durable.names(os.path.join(host_dir, "runs")):
         code = os.path.join(host_dir, "runs", run, "code")
         for name in durable.names(code):
             if name.endswith(".json"):
                 # None: another agent is removing that run or tree at this moment, or a power cut damaged it.
-                used.update((durable.read_object(code, name) or {}).get("blobs", ()))
+                used.update((durable.known_object(code, name) or {}).get("blobs", ()))
     blobs = os.path.join(host_dir, "blobs")
     for name in {*durable.names(blobs)} - used:
         path = os.path.join(blobs, name)

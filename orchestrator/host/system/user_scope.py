@@ -23,13 +23,14 @@ _AGAIN_S = 0.005
 
 def is_there() -> bool:
     """Return whether the user has a systemd that survives logouts, and that can be asked."""
+    return os.path.exists(os.path.join(LINGER, logind.user_name())) and can_be_asked()
+
+
+def can_be_asked() -> bool:
+    """Return whether the user has a systemd that can be asked, for as long as the user is logged in or lingers."""
     import shutil
 
-    return (
-        os.path.exists(os.path.join(LINGER, logind.user_name()))
-        and os.path.exists(os.path.join(_runtime_dir(), "bus"))
-        and shutil.which("busctl") is not None
-    )
+    return os.path.exists(os.path.join(_runtime_dir(), "bus")) and shutil.which("busctl") is not None
 
 
 def enter(name: str, root: str) -> str | None:

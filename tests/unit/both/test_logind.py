@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.both.logind import kills_at_logout
+from orchestrator.both.logind import ends_tasks, kills_at_logout
 
 LOGIN = "0::/user.slice/user-1000.slice/session-3.scope\n"
 
 
 def asked(root: Path, user: str = "ml", cgroup: str = LOGIN) -> str | None:
     return kills_at_logout(user, root=str(root), cgroup=cgroup)
+
+
+def warned(root: Path, *, can_leave: bool) -> str | None:
+    return ends_tasks("ml", can_leave=can_leave, root=str(root), cgroup=LOGIN)
 
 
 def conf(root: Path, text: str, place: str = "etc/systemd/logind.conf") -> None:
@@ -25,14 +29,16 @@ def test_nothing_is_said_where_logind_kills_nobody(tmp_path: Path) -> None:
     assert asked(tmp_path) is None
     conf(tmp_path, "[Login]\n#KillUserProcesses=yes\nKillUserProcesses=no\n")
     assert asked(tmp_path) is None
+    assert warned(tmp_path, can_leave=False) is None
 
 
 def test_the_setting_is_named_with_the_way_out(tmp_path: Path) -> None:
     conf(tmp_path, "[Login]\nKillUserProcesses=yes\n")
-    said = asked(tmp_path)
+    assert asked(tmp_path) == "logind kills the processes of ml at logout (KillUserProcesses=yes)"
+    said = warned(tmp_path, can_leave=True)
     assert said is not None
-    assert "logind kills the processes of ml at logout (KillUserProcesses=yes)" in said
-    assert "`loginctl enable-linger ml`" in said
+    assert said.startswith(f"{asked(tmp_path)}: ")
+    assert "`loginctl enable-linger ml` keeps them" in said
 
 
 @pytest.mark.parametrize("extra", ["KillExcludeUsers=root ml", "KillOnlyUsers=somebody"])
@@ -48,10 +54,26 @@ def test_root_is_spared_unless_it_is_said_otherwise(tmp_path: Path) -> None:
     assert asked(tmp_path, "root") is not None
 
 
-def test_who_lingers_stays(tmp_path: Path) -> None:
-    conf(tmp_path, "[Login]\nKillUserProcesses=yes\n")
-    conf(tmp_path, "", "var/lib/systemd/linger/ml")
+@pytest.mark.parametrize("of_all", ["", "KillUserProcesses=no\n", "KillUserProcesses=yes\n"])
+def test_who_is_named_is_killed_whatever_is_said_of_all(tmp_path: Path, of_all: str) -> None:
+    conf(tmp_path, f"[Login]\n{of_all}KillOnlyUsers=ana ml\n")
+    assert asked(tmp_path) == "logind kills the processes of ml at logout (KillOnlyUsers)"
+    assert asked(tmp_path, "ben") is None
+    conf(tmp_path, "[Login]\nKillExcludeUsers=ml\n", "etc/systemd/logind.conf.d/10.conf")
     assert asked(tmp_path) is None
+
+
+def test_tasks_of_who_lingers_stay_only_where_they_can_leave_the_login(tmp_path: Path) -> None:
+    conf(tmp_path, "[Login]\nKillUserProcesses=yes\n")
+    before = warned(tmp_path, can_leave=False)
+    conf(tmp_path, "", "var/lib/systemd/linger/ml")
+    assert asked(tmp_path) is not None, "the login's processes are killed all the same"
+    assert warned(tmp_path, can_leave=True) is None
+    said = warned(tmp_path, can_leave=False)
+    assert said is not None
+    assert "have root set `KillExcludeUsers=root ml`" in said
+    assert "enable-linger" not in said
+    assert before == said, "lingering is not advised to who does not linger yet"
 
 
 def test_what_is_no_login_is_not_ended_by_a_logout(tmp_path: Path) -> None:

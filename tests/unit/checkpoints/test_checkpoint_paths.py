@@ -16,7 +16,7 @@ OF_OS = {"basename", "dirname", "join", "split", "abspath", "isabs", "normpath",
 """The functions of `os.path` that look at text alone, or at what was looked at already."""
 
 HARMLESS = {
-    *("path", "environ", "getpid", "uname", "urandom", "cpu_count", "dup", "fdopen", "memfd_create", "sep"),
+    *("path", "environ", "getpid", "uname", "urandom", "cpu_count", "dup", "fdopen", "sep"),
     *("close", "fstat", "write", "preadv", "lseek", "ftruncate", "umask"),
 }
 """The functions of `os` that take no path, but a descriptor or nothing."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.both.logind import ends_tasks
 from orchestrator.cli.commands import doctor, gc, trust
 from orchestrator.cli.commands.doctor import _Fixes, _orphans
 from orchestrator.cli.host_queries import confirm
@@ -65,6 +66,27 @@ def test_a_fix_that_hangs_on_a_host_is_given_up(desk: Desk, monkeypatch: pytest.
     missing = [finding("storage.missing", "a: it does not exist", "a")]
     assert _Fixes(desk, plan_of(TMPDIR="/x"), missing).all([]) == 0
     assert "not ended within" in desk.said
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_linger_is_enabled_only_where_the_host_says_that_it_helps(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helps: bool
+) -> None:
+    ran: list[tuple[str, str]] = []
+
+    def carried_out(_session: object, host: HostPlan, command: str, *_: object, **__: object) -> str:
+        ran.append((host.name, command))
+        return ""
+
+    monkeypatch.setattr(doctor, "carried_out", carried_out)
+    conf = tmp_path / "etc/systemd/logind.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("[Login]\nKillUserProcesses=yes\n")
+    warning = ends_tasks("ml", can_leave=helps, root=str(tmp_path), cgroup="0::/user.slice/session-3.scope\n")
+    found = [finding("host.ends-at-logout", f"a: {warning}", "a")]
+    assert _Fixes(desk, plan_of(), found).all([]) == helps
+    assert ran == [("a", "loginctl enable-linger")] * helps
+    assert ("from now on stays" in desk.said) == helps
 
 
 def test_a_coordinator_without_the_ssh_agent_that_you_have(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -619,6 +620,26 @@ def test_a_tree_that_is_removed_meanwhile_keeps_no_blob_and_breaks_no_push(tmp_p
     os.utime(blob, (0, 0))
     codestore.remove_unused_blobs(str(tmp_path))
     assert not blob.exists()
+
+
+def test_a_manifest_that_cannot_be_read_now_keeps_its_blobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = push(tmp_path, "r", {"a.py": b"1"})
+    blob = tmp_path / "blobs" / sha(b"1")
+    os.utime(blob, (0, 0))
+    whole = os.open
+
+    def opens(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path) == f"{tree}.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.open", opens)
+        with pytest.raises(OSError, match="Input/output error"):
+            codestore.remove_unused_blobs(str(tmp_path))
+    assert blob.exists()
 
 
 @pytest.mark.fault(68)

@@ -158,7 +158,7 @@ class Starts:
         given: dict[int, int],
     ) -> None:
         """Start a program, as Jobs does."""
-        assert argv[3:] == ["/bundle", "shim", self.directory, "6"]
+        assert argv[1:] == ["-I", "-S", "-X", "utf8", "/bundle", "shim", self.directory, "6"]
         assert (json.loads(stdin), keep, given) == ({"TOKEN": "t"}, True, {6: 5})
         assert deadline_s >= 30.0
         self.lived.append(self.tasks.lives(RUN))

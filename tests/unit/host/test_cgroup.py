@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.host.system import cgroup
+from orchestrator.host.system import cgroup, user_scope
 
 NAME = "0123456789abcdef01234567"
 
@@ -54,3 +54,21 @@ def test_a_group_that_cannot_be_joined_is_none(root: Path) -> None:
     (root / "orch" / NAME / "cgroup.procs").unlink()
     assert cgroup.create(NAME) is None
     assert not os.path.exists(root / "orch" / NAME)
+
+
+def test_a_shim_can_leave_its_login_where_the_users_own_systemd_can_be_asked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busctl, bus = root / "bin/busctl", root / "run" / str(os.getuid()) / "bus"
+    for file in (busctl, bus):
+        file.parent.mkdir(parents=True)
+        file.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(busctl.parent))
+    monkeypatch.setattr(user_scope, "_RUNTIME", str(root / "run"))
+    assert not cgroup.can_leave_login(), "a shim that may write the hierarchy stays in the login"
+    monkeypatch.setattr(cgroup, "_base", lambda: None)
+    assert cgroup.can_leave_login()
+    for file in (busctl, bus, root / "cgroup.procs"):
+        file.rename(f"{file}.away")
+        assert not cgroup.can_leave_login(), f"without {file.name}"
+        Path(f"{file}.away").rename(file)

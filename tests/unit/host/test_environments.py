@@ -329,3 +329,9 @@ def test_an_environment_is_whole_after_a_power_cut_or_not_there(
             assert package.read_text() == "installed = True", f"cut before {cut.before}, with {cut.how}"
             found.append(name)
     assert found, "on some of the disks it was made"
+
+
+def test_what_a_program_prints_in_another_encoding_is_kept() -> None:
+    """Of uv it is the path of a Python, which is then started."""
+    path = environments._answer(["/bin/sh", "-c", r"printf '/home/gr\366\337e/bin/python'"])
+    assert os.fsencode(path or "") == b"/home/gr\xf6\xdfe/bin/python"

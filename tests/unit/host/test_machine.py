@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from orchestrator.both import logind
 from orchestrator.host.agent import gpus, machine
+from orchestrator.host.agent.host import Host
+from orchestrator.host.system import cgroup
+from orchestrator.protocol.hello import BootRequest
 
 SMI = """#!/bin/sh
 case "$1" in
@@ -58,3 +63,14 @@ def test_a_machine_without_gpus_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["cpus"] >= 1
     assert found["memory_free_bytes"]
     assert found["disk_total_bytes"]
+
+
+@pytest.mark.parametrize("can_leave", [True, False])
+def test_what_a_logout_would_end_is_told_by_whether_tasks_can_leave_the_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_leave: bool
+) -> None:
+    monkeypatch.setattr(cgroup, "_ROOTS", ())
+    monkeypatch.setattr(cgroup, "can_leave_login", lambda: can_leave)
+    monkeypatch.setattr(logind, "ends_tasks", lambda user, *, can_leave: f"{user}: {can_leave}")
+    request = cast("BootRequest", {"digest": "d", "psutil": None, "psutil_platform": ""})
+    assert Host(str(tmp_path), "", request).hello()["warning"] == f"{logind.user_name()}: {can_leave}"

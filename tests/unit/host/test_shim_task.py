@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -74,12 +75,26 @@ def test_a_task_is_a_session_with_every_signal_as_it_is_at_a_login(tmp_path: Pat
     assert said_by("pwd; read line || echo nothing to read", tmp_path) == f"{tmp_path}\nnothing to read\n"
 
 
+@pytest.mark.parametrize(("login", "mode"), [("2", 0o644), ("27", 0o640), ("77", 0o600)])
+def test_a_task_has_the_umask_of_the_login_and_lets_nobody_else_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str, mode: int
+) -> None:
+    monkeypatch.setenv("ORCH_UMASK", login)
+    before = os.umask(0o077)  # as in the shim
+    try:
+        said_by(": > made", tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == mode
+
+
 @pytest.mark.parametrize(
     ("argv", "directory", "said"),
     [
         (["/bin/sh"], "gone", "gone"),
         (["/no/such/python"], ".", "/no/such/python"),
         (["/bin/sh", "-c", "a\0b"], ".", "NUL"),
+        (["/bin/sh", "-c", "a\ud800b"], ".", "cannot be encoded"),
     ],
 )
 def test_what_cannot_be_started_is_said_and_leaves_no_child(

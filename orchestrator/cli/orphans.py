@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from orchestrator.head.records.runlogs import RunLogs
 
 if TYPE_CHECKING:
     from orchestrator.core.state.run import Run
-    from orchestrator.head.journal.states import Contents
+    from orchestrator.head.journal.states import Contents, Unreadable
 
 HERE = "(this machine)"
 """Shown as the host of items in our own state directory."""
@@ -79,7 +79,12 @@ class Known:
     def run_ids(self) -> frozenset[str]:
         """Return the ids of all runs, ended or not. The hosts keep the newest ended ones for their logs."""
         kept = {entry.run.run_id for entry in self.contents.kept}
-        return self.archived | kept | {entry.run_id for entry in self.contents.set_aside}
+        return self.archived | kept | {entry.run_id for entry in self.contents.unreadable}
+
+    def is_orphan(self, run_id: str, even_alive: Collection[str]) -> bool:
+        """Return whether hosts may remove a run: nobody knows it, or it cannot be read and a person has named it."""
+        is_given_up = run_id in even_alive and run_id in {each.run_id for each in self.contents.unreadable}
+        return is_given_up or run_id not in self.run_ids
 
     @property
     def hosts(self) -> list[HostPlan]:
@@ -89,9 +94,10 @@ class Known:
             {replace(host.connection, python="", activate=None, spec=""): host for host in hosts}.values()
         )
 
-    def may_be_of(self, root: str) -> bool:
-        """Return whether a checkpoint store may belong to an active run that cannot be read."""
-        return os.path.basename(root).rpartition("-")[0] in {entry.name for entry in self.contents.set_aside}
+    def may_be_of(self, root: str) -> list[Unreadable]:
+        """Return the runs that cannot be read to which a checkpoint store may belong."""
+        name = os.path.basename(root).rpartition("-")[0]
+        return [entry for entry in self.contents.unreadable if entry.name == name]
 
 
 def known(session: Session) -> Known:
@@ -133,13 +139,12 @@ def find_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     runs = _runs_by_store(state_dir, ours)
     named = {_root(state_dir, plan) for plan in plans}
     for store in stores:
-        run = runs.get(store.root)
-        if ours.may_be_of(store.root):
+        run, unread = runs.get(store.root), ours.may_be_of(store.root)
+        if any(entry.ended is None for entry in unread):
             continue
         if run is None or run.phase.is_terminal:
-            items.append(
-                _store_item(session, store, run, is_named=store.root in named or store.run in ours.archived)
-            )
+            is_named = bool(unread) or store.root in named or store.run in ours.run_ids
+            items.append(_store_item(session, store, run, is_named=is_named))
     return items
 
 

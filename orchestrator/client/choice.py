@@ -22,7 +22,12 @@ def is_active(run: Mapping[str, Any]) -> bool:
 
 def runs_of(client: Client) -> list[dict[str, Any]]:
     """Return all runs that the coordinator knows, oldest first."""
-    runs = client.get("/v1/status").get("runs")
+    return runs_in(client.get("/v1/status"))
+
+
+def runs_in(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs of a status document."""
+    runs = status.get("runs")
     return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.client.environment import Environment
     from orchestrator.core.differences import Change
     from orchestrator.core.state.run import Run
-    from orchestrator.head.journal.states import Kept
+    from orchestrator.head.journal.states import Kept, Unreadable
 
 _OWN = ("step", "restarts", "when")
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -74,8 +74,16 @@ def listed(environment: Environment, name: str | None = None, tags: Collection[s
     def left_out(run_id: str, error: OrchestratorError) -> None:
         environment.warn(f"{run_id} is left out: {error.message}")
 
-    runs = reading.everything(environment.paths, None, left_out)
-    if name is not None and not any(name in (one.run.run_id, one.run.plan.name) for one in runs):
+    aside: list[Unreadable] = []
+    runs = reading.everything(environment.paths, None, left_out, aside.append)
+    named = [entry for entry in aside if name in (None, entry.run_id, entry.name)]
+    for entry in named:
+        environment.warn(entry.sentence)
+    if (
+        name is not None
+        and not named
+        and not any(name in (one.run.run_id, one.run.plan.name) for one in runs)
+    ):
         raise no_such_run(name, [one.run.plan.name for one in runs])
     try:
         now = {run["run_id"]: run for run in runs_of(environment.client())}

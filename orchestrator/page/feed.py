@@ -164,7 +164,8 @@ def steady(status: Document, before: Document | None) -> Document:
     """
     now = status.get("now", 0.0)
     runs = {run["run_id"]: run for run in status.get("runs", ())}
-    return {"away_since": status.get("away_since"), "runs": _timed(runs, now, (before or {}).get("runs"))}
+    about = {"away_since": status.get("away_since"), "troubles": list(status.get("troubles") or ())}
+    return {**about, "runs": _timed(runs, now, (before or {}).get("runs"))}
 
 
 def _timed(value: Any, now: float, before: Any) -> Any:

@@ -46,7 +46,7 @@ def report(paths: Paths, name: str | None, other: str | None = None) -> tuple[st
         for run in runs
         if run["run_id"] in run_ids
     ]
-    documents |= {"made": known["now"], "state": steady({**known, "runs": shown}, None)}
+    documents |= {"made": known["now"], "state": steady({**known, "runs": shown, "troubles": []}, None)}
     return "-and-".join(run_ids), _page(dumped(documents))
 
 

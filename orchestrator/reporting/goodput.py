@@ -69,7 +69,7 @@ class Generation:
     resumed_from: int | None = None
     last_step: int | None = None
     kept_to: int | None = None
-    """The step up to which its work counts, from which the next one resumed."""
+    """The step up to which its work counts: from which the next one resumed, or a later one that went back further."""
     kept_fraction: float = 1.0
     at_risk: bool = False
     """Whether its newest work is not saved yet."""
@@ -184,18 +184,25 @@ def account(
             if until - begin > UNSEEN_AFTER_S:
                 spans = [part for span in spans for part in _hidden(span, begin, until, is_open=is_open)]
         generation.spans = spans
-    # Find how much of each generation's training counts: all up to the step from which the next one resumed
+    # Find how much of each generation's training counts: all up to the step from which the next one resumed, or from
+    # which a later one trained again. A generation that made no step trained nothing again.
     succeeded = ended is not None and ended.kind is Kind.SUCCEEDED
     going = ended is None
     lost = {e.generation: e.data.get("steps_lost") for e in relevant if e.kind in _RESUMES}
     resumed = {e.generation: e.data.get("global_step") or 0 for e in relevant if e.kind in _RESUMES}
     trained = [g for g in generations if any(span.state == "training" for span in g.spans)]
-    followers = [g.number for g in generations if g.number in resumed]
+    followers = [
+        (g.number, g.last_step is not None or bool(g.known_s)) for g in generations if g.number in resumed
+    ]
+    follower: int | None = None
+    again_from = max(resumed.values(), default=0)
     saves = bool(resumed) or any(e.kind is Kind.CHECKPOINT for e in relevant)
-    for generation in trained:
-        follower = next((number for number in followers if number > generation.number), None)
+    for generation in reversed(trained):
+        while followers and followers[-1][0] > generation.number:
+            follower, has_stepped = followers.pop()
+            again_from = min(again_from, resumed[follower]) if has_stepped else again_from
         if follower is not None:
-            generation.kept_to = resumed[follower]
+            generation.kept_to = min(resumed[follower], again_from)
             if generation.last_step is None:
                 generation.last_step = resumed[follower] + (lost[follower] or 0)
         elif generation is not trained[-1] or (not saves and generation is not generations[-1]):

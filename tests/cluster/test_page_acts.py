@@ -143,6 +143,16 @@ def test_halves_of_an_event_are_put_together(shown: Page) -> None:
     shown.until("Object.keys(page.state.runs).join('') === 'ab'")
 
 
+def test_a_run_that_cannot_be_read_is_named_where_it_would_be(shown: Page) -> None:
+    shown.snapshot()
+    shown.see("text=There are no runs yet")
+    shown.stream("delta", {"troubles": ["t-1 is set aside"]})
+    shown.see("text=No run can be shown.")
+    assert shown.texts("[role=alert] .away:visible") == ["t-1 is set aside"]
+    shown.stream("delta", {"troubles": []})
+    shown.see("text=There are no runs yet")
+
+
 def test_without_access_it_asks_once_and_a_new_key_of_another_tab_is_taken(shown: Page) -> None:
     shown.do("answers.stream = {status: 403}; streams.at(-1).close()")
     shown.see("#away:visible")

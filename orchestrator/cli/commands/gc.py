@@ -188,7 +188,7 @@ def command(
     if hosts and not ours.there:
         session.warn("no journal here, so every run is unknown; `orch recover` adopts those that are alive")
     ask = asker(session)
-    items, answers = on_hosts(ask, hosts, lambda run: run not in ours.run_ids)
+    items, answers = on_hosts(ask, hosts, lambda run: ours.is_orphan(run, even_alive))
     items += left + find_here(session, plans)
     failed = say_problems(session, answers)
     chosen = may_go(items, even_alive, even_checkpoints, ours)

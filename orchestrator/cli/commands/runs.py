@@ -13,6 +13,7 @@ from orchestrator.cli.session import Paint, Session
 from orchestrator.cli.show import phase_colours, times
 from orchestrator.cli.show.tables import fitting
 from orchestrator.cli.show.terminal import printable
+from orchestrator.client.choice import START_ONE
 from orchestrator.client.run_list import Listed, chosen, listed, ordered
 from orchestrator.core.differences import sentence
 from orchestrator.core.words import counted
@@ -69,7 +70,7 @@ def command(
     if session.wants_json:
         return
     if not rows:
-        session.say("No run fulfils that" if conditions or tags else "No runs yet")
+        session.say("No run fulfils that" if conditions or tags else f"No runs to show; {START_ONE}")
     if len(shown) < len(rows):
         session.say(f"{counted(len(rows) - len(shown), 'more run')}; --all shows them")
 

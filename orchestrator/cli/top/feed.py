@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.client.choice import find_or_newest, is_active, runs_of
+from orchestrator.client.choice import find_or_newest, is_active, runs_in
 from orchestrator.client.client import Client, Run
 from orchestrator.client.environment import Environment
 from orchestrator.client.killing import order
@@ -37,6 +37,8 @@ class Seen:
     loss: Sequence[float] = ()
     away: str | None = None
     """Why the coordinator does not answer; what is shown is then the last known state."""
+    troubles: Sequence[str] = ()
+    """What is wrong with the head node's records, such as a run that cannot be read."""
     has_asked: bool = True
     """False until the first answer, or the first sign that none comes."""
 
@@ -72,7 +74,8 @@ class Feed:
         """Return the present data. `task`: whose log is wanted; None for all. Raises UsageError for an unknown run."""
         api = self._environment.client()
         try:
-            runs = runs_of(api)
+            status = api.get("/v1/status")
+            runs = runs_in(status)
             run = find_or_newest(runs, self.name) if runs or self.name else None
             kept = self._keep(run) if run is not None else _Kept()
         except CoordinatorUnreachable as e:
@@ -82,19 +85,20 @@ class Feed:
             if seen.run is None:
                 seen = self._recorded()
             lines = self._lines(seen.run, task, grep)
-            return Seen(seen.runs, seen.run, seen.events, lines, seen.pace, seen.loss, away=why)
-        self._seen = Seen(
-            runs, run, tuple(kept.events), self._lines(run, task, grep), tuple(kept.pace), tuple(kept.loss)
-        )
+            return replace(seen, lines=lines, away=why)
+        lines, troubles = self._lines(run, task, grep), tuple(status.get("troubles") or ())
+        pace, loss = tuple(kept.pace), tuple(kept.loss)
+        self._seen = Seen(runs, run, tuple(kept.events), lines, pace, loss, troubles=troubles)
         return self._seen
 
     def _recorded(self) -> Seen:
         """Return what the disk has: the last record of the runs, and of the chosen one its events and history."""
         from orchestrator.page.source import Source
 
-        recorded = (self._client.recorded() or {}).get("runs") or []
+        status = self._client.recorded() or {}
+        recorded = status.get("runs") or []
         if not recorded:
-            return Seen()
+            return Seen(troubles=tuple(status.get("troubles") or ()))
         run, source = find_or_newest(recorded, self.name), Source(self._environment.paths)
         kept, run_id = _Kept(), str(run["run_id"])
         kept.events.extend(source.events(run_id, 0)["events"])

@@ -48,6 +48,8 @@ def safe(text: object, style: str = "") -> Text:
 
 def head(seen: Seen, width: int = 120) -> Text:
     """Return the three lines on top: the run and how far it is, its sentence, and what broke first."""
+    if seen.run is None and seen.troubles:
+        return Text("\n").join([safe("No run can be shown"), _link(seen), safe(seen.troubles[0], "yellow")])
     if seen.run is None:
         text = safe("No runs yet; `orch up FILE` starts one" if seen.has_asked else "Asking the coordinator…")
         return Text("\n").join([text, _link(seen), Text("")])

@@ -186,6 +186,8 @@ class Snapshots:
     def tidy(self, active: Collection[str]) -> None:
         """Remove what no run needs, and of ended runs all but short texts. While a snapshot is taken, do nothing.
 
+        Raises OSError where a record cannot be read now: its snapshot may be needed.
+
         Args:
             active: the runs that go on, or whose state is not known.
         """
@@ -194,7 +196,7 @@ class Snapshots:
         with contextlib.suppress(BlockingIOError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
             needed, ended = set(), {}
             for name in self.names():
-                snapshot = self.snapshot_of(name)
+                snapshot = self._read(self.record_of(name), durable.known_object)
                 if snapshot is not None:
                     ended[snapshot.digest] = snapshot
                     needed |= {snapshot.digest} if name in active or name == SUBMITTED else set()
@@ -282,8 +284,10 @@ class Snapshots:
                     raise
                 shutil.copyfile(blob, path)  # a file system without links, or one file with very many
 
-    def _read(self, path: str) -> Snapshot | None:
-        stored = durable.read_object(path) or {}
+    def _read(
+        self, path: str, read: Callable[[str], dict[str, Any] | None] = durable.read_object
+    ) -> Snapshot | None:
+        stored = read(path) or {}
         try:
             return Snapshot(
                 str(stored["digest"]),

@@ -166,10 +166,10 @@ def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
     return HostError(host, problem.message, hint=problem.hint, code=problem.code)
 
 
-def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
+def compare(answer: dict[str, Any], verb: str, run: Run, store: CheckpointStore) -> None:
     """Mark the checkpoints of which the head has a copy (`pulled`), and roll the copies back with the host."""
     if verb == "rollback":
-        store.go_back(answer["checkpoint"])
+        store.go_back(answer["checkpoint"], run.generation)
     if verb == "rm":
         store.remove(answer["removed"])
     for checkpoint in answer.get("checkpoints") or []:

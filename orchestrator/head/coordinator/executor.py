@@ -388,7 +388,7 @@ class Executor:
         try:
             answer = checkpoint_requests.go_back(run, action.before_step, self.lease)
             if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
-                checkpoint_requests.compare(answer, "rollback", self.transfers.checkpoints.store(run))
+                checkpoint_requests.compare(answer, "rollback", run, self.transfers.checkpoints.store(run))
             event = checkpoint_requests.rolled_back(answer, at=self._now(), why=action.why)
         except checkpoint_requests.Unreached:
             return  # the order is repeated once the host is connected again

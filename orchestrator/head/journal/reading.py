@@ -14,7 +14,7 @@ from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.head.journal import archive, witness
 from orchestrator.head.journal.entries import ROWS, Entry, entry_of
 from orchestrator.head.journal.format import check_meta, damaged, error_of
-from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, Kept, contents_of
+from orchestrator.head.journal.states import COLUMNS, SINCE, Contents, Kept, Unreadable, contents_of
 
 if TYPE_CHECKING:
     from orchestrator.head.node.paths import Paths
@@ -62,15 +62,23 @@ def _own(paths: Paths, run_id: str) -> Kept:
     return contents.kept[0]
 
 
-def everything(paths: Paths, name: str | None, unread: Callable[[str, JournalError], None]) -> list[Kept]:
+def everything(
+    paths: Paths,
+    name: str | None,
+    unread: Callable[[str, JournalError], None],
+    aside: Callable[[Unreadable], None] = lambda _: None,
+) -> list[Kept]:
     """Return all runs, those of a name, or the one with an id, oldest first, whether they have left the journal or not.
 
     Args:
         unread: is told of a run whose own file cannot be read.
+        aside: is told of a run in the journal whose state cannot be read.
     """
-    runs = [
-        kept for kept in read_runs(paths.journal).kept if name in (None, kept.run.run_id, kept.run.plan.name)
-    ]
+    contents = read_runs(paths.journal)
+    for entry in contents.unreadable:
+        if name in (None, entry.run_id, entry.name):
+            aside(entry)
+    runs = [kept for kept in contents.kept if name in (None, kept.run.run_id, kept.run.plan.name)]
     known = {kept.run.run_id for kept in runs}
     for run_id in archive.run_ids(paths, name):
         try:

@@ -1,8 +1,8 @@
 """The head node's copies of checkpoints, for runs whose hosts share no directory. They survive the loss of a host.
 
 `<state>/checkpoints/<name>-<hash of the directory>/` holds the chunks as `pieces/<sha256>`, the manifests of the
-snapshots as `manifests/<digest>.json` (see `checkpoints/safe.py`), and `place.json`, which names the host that has the
-newest generation's directory.
+snapshots as `manifests/<digest>.json` (see `checkpoints/safe.py`), `place.json`, which names the host that has the
+newest generation's directory, and `rolled_back.json`, which records the last rollback.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from orchestrator.core.saving import Restored
 from orchestrator.protocol.orders.checkpoints import Manifest
 
 _ASIDE = ".aside"
+
+_ROLLED_BACK = "rolled_back.json"
 
 
 class Shared:
@@ -62,7 +64,7 @@ class CheckpointStore:
 
     def place(self) -> str | None:
         """Return the host that has the newest generation's directory; None if unknown."""
-        record = durable.read_object(self.root, "place.json")
+        record = durable.known_object(self.root, "place.json")
         return str(record["host"]) if record else None
 
     def has(self, manifest: Manifest) -> bool:
@@ -136,28 +138,39 @@ class CheckpointStore:
         return whole
 
     def add(self, manifest: Manifest, host: str) -> None:
-        """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
+        """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`.
+
+        Its pull may have lasted beyond a rollback to an older checkpoint. Then it is set aside like those before it.
+        """
         durable.sync_directory(self._chunks)
         with self.shared.change:
-            self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
+            mark = durable.known_object(self.root, _ROLLED_BACK)
+            kind = _ASIDE if mark is not None and _is_undone(manifest, mark) else ""
+            self._write(self._manifest_path(str(manifest["digest"]), kind), {**manifest, "host": host})
             self._forget()
 
     def settle(self, host: str, generation: int) -> None:
         """Record that the newest generation's directory is on that host."""
         self._write(os.path.join(self.root, "place.json"), {"host": host, "generation": generation})
 
-    def go_back(self, checkpoint: Mapping[str, Any] | None) -> None:
-        """Set aside the snapshots that are newer than that (all if None). They count towards a `keep` of their own."""
+    def go_back(self, checkpoint: Mapping[str, Any] | None, generation: int) -> None:
+        """Set aside the snapshots that are newer than that (all if None). They count towards a `keep` of their own.
+
+        This also holds for those up to `generation`, the newest one there is, that arrive later.
+        """
         with self.shared.change:
+            to = checkpoint and {name: checkpoint[name] for name in ("generation", "global_step", "saved_at")}
+            self._write(os.path.join(self.root, _ROLLED_BACK), {"generation": generation, "to": to})
             for manifest in self._load(""):
-                if checkpoint is None or (
-                    not is_same(manifest, checkpoint)
-                    and (
-                        (manifest["generation"] or 0) > checkpoint["generation"]
-                        or is_further(manifest, checkpoint)
-                    )
-                ):
+                if _is_newer(manifest, checkpoint):
                     self._set_aside(manifest)
+
+    def begin(self, generation: int) -> None:
+        """Forget the last rollback where generations are counted anew since then, as on hosts that were made anew."""
+        with self.shared.change:
+            mark = durable.known_object(self.root, _ROLLED_BACK)
+            if mark is not None and generation <= mark["generation"]:
+                os.unlink(os.path.join(self.root, _ROLLED_BACK))
 
     def pass_over(self, failed: Collection[Restored], from_step: int | None = None) -> None:
         """Set aside the snapshots of what a task could not restore, and those of ours from a step on."""
@@ -171,20 +184,20 @@ class CheckpointStore:
                     self._set_aside(manifest)
 
     def _set_aside(self, manifest: Mapping[str, Any]) -> None:
-        path = self._manifest_path(manifest["digest"])
-        durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
+        digest = manifest["digest"]
+        durable.place(self._manifest_path(digest), self._manifest_path(digest, _ASIDE))
 
     # -- files ---------------------------------------------------------------------------------------------
 
-    def _manifest_path(self, digest: str) -> str:
-        return os.path.join(self._manifests, f"{digest}.json")
+    def _manifest_path(self, digest: str, kind: str = "") -> str:
+        return os.path.join(self._manifests, f"{digest}{kind}.json")
 
     def _load(self, kind: str) -> list[dict[str, Any]]:
         manifests = []
         for name in names_in(self._manifests):
             stem = name.removesuffix(".json")
             if name != stem and stem.endswith(_ASIDE) == (kind == _ASIDE):
-                manifest = durable.read_object(self._manifests, name)
+                manifest = durable.known_object(self._manifests, name)
                 manifests += [manifest] if manifest else []
         return manifests
 
@@ -194,7 +207,7 @@ class CheckpointStore:
             for kind in ("", _ASIDE):
                 for manifest in self._load(kind):
                     if manifest["generation"] in generations:
-                        os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
+                        os.unlink(self._manifest_path(manifest["digest"], kind))
             self._forget()
 
     def make_room(self, manifest: Manifest) -> None:
@@ -213,7 +226,7 @@ class CheckpointStore:
         for manifest in [*manifests[: self._keep], *self._load(_ASIDE)]:
             used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
         for manifest in manifests[self._keep :]:
-            os.unlink(os.path.join(self._manifests, f"{manifest['digest']}.json"))
+            os.unlink(self._manifest_path(manifest["digest"]))
         for name in names_in(self._chunks):
             if name.removesuffix(".part") not in used:
                 with contextlib.suppress(FileNotFoundError):
@@ -222,6 +235,19 @@ class CheckpointStore:
     def _write(self, path: str, value: Mapping[str, Any]) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         durable.write_json(path, value)
+
+
+def _is_undone(manifest: Manifest, mark: Mapping[str, Any]) -> bool:
+    """Return whether a rollback that was recorded earlier concerns a snapshot that arrives now."""
+    return (manifest["generation"] or 0) <= mark["generation"] and _is_newer(manifest, mark["to"])
+
+
+def _is_newer(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any] | None) -> bool:
+    """Return whether a rollback to that checkpoint sets a snapshot aside. None: it sets all aside."""
+    if checkpoint is None:
+        return True
+    is_later = (manifest["generation"] or 0) > checkpoint["generation"]
+    return not is_same(manifest, checkpoint) and (is_later or is_further(manifest, checkpoint))
 
 
 def _written_at(manifest: Mapping[str, Any], saved_at: float) -> set[str]:
@@ -273,7 +299,7 @@ def holdings(state_dir: str) -> list[Holding]:
         whole = [
             manifest
             for file in names_in(manifests)
-            if file.endswith(".json") and (manifest := durable.read_object(manifests, file))
+            if file.endswith(".json") and (manifest := durable.known_object(manifests, file))
         ]
         newest = max(whole, key=across, default=None) or {}
         by = newest.get("by") or {}

@@ -41,8 +41,9 @@ _KEPT_FREE = {"tasks": 1 / 3, "metrics": 1 / 6}
 last, after the first epoch, when a run of many tasks has taken all the rest."""
 
 BYTES_MAX = 128 << 20
-"""The most bytes of one run's file. Above four fifths of it, the oldest quarter of each tier of time is dropped, and of
-the finest tier of steps that is older than an hour. A metric of a million steps fits."""
+"""The most bytes of one run's file. Above four fifths of it, the oldest quarter of a tier is dropped: where steps take
+most of the room, of their finest tier that is older than an hour, else of the fullest tier of time. A metric of a
+million steps fits."""
 
 _FINE_S = 3600.0
 
@@ -388,24 +389,36 @@ class History:
 
     def _thin(self, cursor: sqlite3.Cursor, now: float) -> None:
         self._thinned_at = now
-        pages = cursor.execute("PRAGMA page_count").fetchone()[0]
-        free = cursor.execute("PRAGMA freelist_count").fetchone()[0]
-        is_large = (pages - free) * _PAGE_BYTES > BYTES_MAX * 4 // 5
         for tier, kept_s in TIERS.items():
-            oldest = now - kept_s
-            if is_large:
-                query = "SELECT min(begin) FROM buckets WHERE tier = ?"
-                begin = cursor.execute(query, (tier,)).fetchone()[0] or now
-                oldest = max(oldest, begin + (now - begin) / 4)
-            for series in self._ids.values():
-                cursor.execute(
-                    "DELETE FROM buckets WHERE series = ? AND tier = ? AND begin < ?", (series, tier, oldest)
-                )
-        if is_large:
-            self._thin_steps(cursor, now)
+            self._drop(cursor, tier, now - kept_s)
+        for _ in (*TIERS, *STEP_TIERS):  # a tier with few rows may give little room
+            pages = cursor.execute("PRAGMA page_count").fetchone()[0]
+            free = cursor.execute("PRAGMA freelist_count").fetchone()[0]
+            if (pages - free) * _PAGE_BYTES <= BYTES_MAX * 4 // 5:
+                return
+            self._make_room(cursor, now)
 
-    def _thin_steps(self, cursor: sqlite3.Cursor, now: float) -> None:
-        """Drop the oldest quarter of the finest tier that reaches back more than an hour; else of the finest."""
+    def _drop(self, cursor: sqlite3.Cursor, tier: int, until: float) -> None:
+        """Drop the buckets of a tier of time that begin before that time."""
+        query = "DELETE FROM buckets WHERE series = ? AND tier = ? AND begin < ?"
+        cursor.executemany(query, [(series, tier, until) for series in self._ids.values()])
+
+    def _make_room(self, cursor: sqlite3.Cursor, now: float) -> None:
+        """Drop the oldest quarter of a tier of what takes most of the room. A row of steps is about half as large."""
+        query = "SELECT count(*), min(begin) FROM buckets WHERE tier = ?"
+        by_time = {tier: cursor.execute(query, (tier,)).fetchone() for tier in TIERS}
+        (steps,) = cursor.execute("SELECT count(*) FROM steps").fetchone()
+        if steps > 2 * sum(count for count, _ in by_time.values()) and self._thin_steps(cursor, now):
+            return
+        fullest = max(by_time, key=lambda tier: by_time[tier][0])
+        begin = by_time[fullest][1] or now
+        self._drop(cursor, fullest, begin + (now - begin) / 4)
+
+    def _thin_steps(self, cursor: sqlite3.Cursor, now: float) -> bool:
+        """Drop the oldest quarter of the finest tier that reaches back more than an hour; else of the finest.
+
+        Return whether there was anything to drop.
+        """
         reach = [
             (tier, oldest)
             for tier in STEP_TIERS[:-1]
@@ -413,7 +426,7 @@ class History:
             if oldest is not None
         ]
         if not reach:
-            return
+            return False
         tier, oldest = next(((tier, at) for tier, at in reach if now - at > _FINE_S), reach[0])
         until = oldest + (now - oldest) / 4
         coarser = tier * 8
@@ -426,6 +439,7 @@ class History:
         cursor.executemany(
             f"DELETE FROM steps WHERE tier = {tier} AND begin < ? AND series = ? AND generation = ?", ends
         )
+        return bool(ends)
 
     def _failed(self, error: sqlite3.Error | OSError) -> None:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF

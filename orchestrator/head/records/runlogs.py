@@ -114,17 +114,17 @@ class RunLogs:
     def runs(self) -> list[str]:
         """Return the ids of all runs that have a directory here, newest first."""
         try:
-            entries = [entry for entry in os.scandir(self.runs_dir) if entry.is_dir()]
+            found = [entry.name for entry in os.scandir(self.runs_dir) if entry.is_dir()]
         except FileNotFoundError:
             return []
-        return [e.name for e in sorted(entries, key=lambda e: (e.stat().st_mtime, e.name), reverse=True)]
+        return sorted(found, key=_age_key, reverse=True)
 
     def newest(self, name: str | None = None) -> str | None:
         """Return the id of the newest run, or of the newest with that name or id; None if there is none."""
         runs = self.runs()
         if name is None or name in runs:
             return name or (runs[0] if runs else None)
-        return max((r for r in runs if run_name(r) == name), key=_age_key, default=None)
+        return next((run_id for run_id in runs if run_name(run_id) == name), None)
 
     def host_of(self, run_id: str, task: str, generation: int) -> str | None:
         """Return the host on which this log was written; None if unknown."""
@@ -248,9 +248,14 @@ def run_name(run_id: str) -> str:
     return run_id.rsplit("-", 2)[0]
 
 
-def _age_key(run_id: str) -> tuple[str, int]:
-    _, date, number = run_id.rsplit("-", 2)
-    return date, int(number) if number.isdecimal() else 0
+def _age_key(run_id: str) -> tuple[str, int, str]:
+    """Return a key that is larger for newer ids, and smallest for names that are no id of a run.
+
+    The times of a directory say nothing: those of an ended run change with a tag, or when its page is looked at.
+    """
+    _, date, number = ["", "", *run_id.rsplit("-", 2)][-3:]
+    is_id = len(date) == 8 and date.isdecimal() and number.isdecimal()
+    return (date, int(number), run_id) if is_id else ("", 0, run_id)
 
 
 def _by_time(line: LogLine) -> float:

@@ -109,8 +109,9 @@ class CheckpointTransfer:
     ) -> Seed:
         assert run.plan.checkpoint is not None
         generation, host = action.generation, action.host
+        store.begin(generation)
         if run.from_scratch:
-            store.go_back(None)
+            store.go_back(None, generation - 1)
         store.pass_over(run.unrestorable, run.budget.passed_over)
         newest, before, only = store.newest(), store.place(), None
         if newest is not None:

@@ -98,7 +98,7 @@ export const report = embedded ? JSON.parse(embedded.textContent) : null;
 // The state, whether it has come, why the page's server does not answer (empty while it does), what went wrong in the
 // page itself, when the server was heard last, whether actions are offered, and the timeline that is shown.
 export const page = {
-  state: { runs: {}, away_since: null },
+  state: { runs: {}, away_since: null, troubles: [] },
   loaded: false,
   isCut: "",
   fault: "",

@@ -52,6 +52,7 @@ export class RunsView {
     this.rowsMax = RUNS_AT_ONCE;
     this.tools = h("div", { class: "tools", hidden: true });
     this.hosts = h("div");
+    this.troubles = h("div", { role: "alert" });
     this.end = h("p", { class: "dim", role: "status" });
     this.more = new IntersectionObserver((entries) => {
       if (!entries.some((each) => each.isIntersecting) || this.rowsMax >= this.count) return;
@@ -84,7 +85,8 @@ export class RunsView {
     this.added = h("span");
     this.all = h("button", { type: "button", onclick: () => this.chooseAll() }, "Compare them");
     this.finding = h("div", { class: "tools" }, this.search, this.state, this.tag, this.column, this.added, this.all);
-    this.element = h("div", {}, h("h1", {}, "Runs"), this.finding, this.tools, this.list, this.end, this.hosts);
+    const title = h("h1", {}, "Runs");
+    this.element = h("div", {}, title, this.troubles, this.finding, this.tools, this.list, this.end, this.hosts);
     this.makeTable();
   }
 
@@ -353,15 +355,21 @@ export class RunsView {
 
   update() {
     const all = Object.values(page.state.runs);
+    const troubles = page.state.troubles || [];
+    memo(this.troubles, troubles, () => put(this.troubles, troubles.map((each) => h("p", { class: "away" }, each))));
     if (!all.length) {
       this.finding.hidden = true;
-      memo(this.list, ["none", page.loaded], () =>
+      memo(this.list, ["none", page.loaded, troubles.length], () =>
         put(
           this.list,
           h(
             "p",
             { class: "dim" },
-            page.loaded ? "There are no runs yet. `orch up cluster.yaml` starts one." : "Loading…",
+            !page.loaded
+              ? "Loading…"
+              : troubles.length
+                ? "No run can be shown."
+                : "There are no runs yet. `orch up cluster.yaml` starts one.",
           ),
         ),
       );

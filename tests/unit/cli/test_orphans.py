@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,15 +19,19 @@ from orchestrator.cli.commands.gc import may_go
 from orchestrator.cli.orphans import HERE, Item, code_line, find_here, known, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
-from orchestrator.core.plan import CheckpointPlan, Plan
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan
 from orchestrator.core.state.owner import Owner
 from orchestrator.core.state.phase_states import Phase
 from orchestrator.core.state.run import Run, new_run
 from orchestrator.head.code.snapshots import Snapshots
 from orchestrator.head.journal.journal import Journal
+from orchestrator.head.links.conversation import Reply
+from orchestrator.head.links.query import Answer
 from orchestrator.head.records.checkpoint_store import CheckpointStore
 from orchestrator.protocol.orders.checkpoints import Manifest
+from orchestrator.protocol.orders.driving import KnownRun
 from orchestrator.protocol.paths import RelativePath
+from tests.protocol_values import valid
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -225,6 +232,42 @@ def test_row_59_what_a_run_left_that_cannot_be_read_is_nobody_elses(desk: Desk) 
     ours = known(desk)
     assert ours.run_ids == {RUN, "v-20260101-000000"}
     assert seen(find_here(desk, [])) == [(OTHER, "1 checkpoint up to step 7", "dead")]
+
+
+@pytest.mark.parametrize("by", [RUN, OTHER])
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_what_an_ended_run_left_that_cannot_be_read_stays(desk: Desk, by: str, is_given_up: bool) -> None:
+    """Its row may have been damaged after its end, or `orch recover --give-up` has counted it as ended."""
+    pulled(desk, a_plan(), 50, by=by)
+    os.makedirs(os.path.join(desk.paths.run_dir(RUN), "logs"))
+    journaled(desk, a_run(Phase.RUNNING if is_given_up else Phase.FAILED))
+    unreadable(desk, RUN)
+    if is_given_up:
+        with closing(Journal(desk.paths.journal)) as journal:
+            journal.write_off(RUN)
+    assert RUN in known(desk).run_ids
+    assert seen(find_here(desk, [])) == [(by, "1 checkpoint up to step 50", "kept")]
+
+
+def all_remember_it(asked: Sequence[tuple[HostPlan, Any]], *, timeout_s: float) -> list[Answer[Any]]:
+    """Return the answers of hosts that remember RUN, whatever they are asked."""
+    remembered = {"runs": [{**valid(KnownRun), "run": RUN}]}
+    return [Answer(host, (Reply(remembered, None, b""),)) for host, _ in asked]
+
+
+def test_what_hosts_have_of_a_run_that_cannot_be_read_goes_where_a_person_names_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No coordinator ends what is left of it on a host that did not answer `orch recover --give-up`."""
+    other = "v-20260101-000000"
+    journaled(desk, a_run(Phase.FAILED), a_run(Phase.FAILED, a_plan("v"), other))
+    unreadable(desk, RUN)
+    monkeypatch.setattr(gc, "asker", lambda _: SimpleNamespace(ask=all_remember_it))
+    assert desk("gc", "--dry-run") == 0
+    assert desk.put_out == "No orphans found\n"
+    assert desk("gc", "--dry-run", "--even-alive", RUN) == 0
+    assert RUN in desk.put_out
+    assert not known(desk).is_orphan(other, [other]), "`orch kill` ends a run that can be read"
 
 
 def test_a_host_is_asked_once_and_with_the_python_of_its_newest_run(desk: Desk) -> None:

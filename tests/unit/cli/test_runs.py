@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -133,6 +135,18 @@ def test_of_many_the_first_are_shown_and_a_damaged_one_is_named(orch: Desk, put:
         file.truncate(100)
     assert len(rows(orch)) == 24
     assert "a-20260101-000003 is left out: the record" in orch.said
+
+
+def test_a_run_whose_state_cannot_be_read_is_named(orch: Desk, put: Put) -> None:
+    put("a-20260101-000000", Phase.RUNNING)
+    with closing(sqlite3.connect(orch.paths.journal)) as db, db:
+        db.execute("UPDATE runs SET state = '{}'")
+    for words in ((), ("a",)):
+        assert rows(orch, *words) == []
+        assert "a-20260101-000000 is set aside: its state in the journal cannot be read" in orch.said
+    assert orch("runs") == 0
+    assert "No runs to show" in orch.said
+    assert orch("runs", "b") == 2
 
 
 def test_a_run_is_found_by_its_tags(orch: Desk, put: Put) -> None:

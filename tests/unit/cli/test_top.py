@@ -280,6 +280,16 @@ def test_what_hosts_say_acts_on_no_terminal(orch: Desk, api_run: FakeApi, logs: 
     play(orch, do)
 
 
+def test_a_run_that_cannot_be_read_is_no_empty_head(orch: Desk, api: FakeApi) -> None:
+    api.troubles.append("t-1 is set aside: its state cannot be read")
+
+    async def do(app: Top, pilot: Pilot[None]) -> None:
+        assert "No run can be shown" in text_of(app, "#head")
+        assert "t-1 is set aside" in text_of(app, "#head")
+
+    play(orch, do)
+
+
 def test_no_runs(orch: Desk, api: FakeApi) -> None:
     async def do(app: Top, pilot: Pilot[None]) -> None:
         assert "No runs yet" in text_of(app, "#head")

@@ -138,7 +138,7 @@ def test_what_reads_the_manifests_to_change_them_excludes_others(
         lambda: store.add(newest, "a"),
         lambda: store.make_room(newest),
         lambda: store.pass_over(()),
-        lambda: store.go_back(None),
+        lambda: store.go_back(None, 1),
         lambda: store.remove([1]),
     ]
     for change in changes:
@@ -148,9 +148,60 @@ def test_what_reads_the_manifests_to_change_them_excludes_others(
         assert not store.shared.change.locked()
 
 
+def test_a_snapshot_that_cannot_be_read_now_keeps_its_chunks(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk refuses for a moment, or the process has too many files open."""
+    chunk = added(store, 1)
+    newest = store.newest()
+    assert newest is not None
+    whole = os.open
+
+    def opens(path: Any, *arguments: Any, **options: Any) -> Any:
+        if "manifests" in str(path):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return whole(path, *arguments, **options)
+
+    other: Any = {**newest, "digest": "other", "files": []}
+    with monkeypatch.context() as patched:
+        patched.setattr("os.open", opens)
+        for act in (lambda: store.make_room(other), lambda: store.remove([9]), store.newest):
+            with pytest.raises(OSError, match="Too many open files"):
+                act()
+    assert Path(store.path(chunk)).exists()
+    assert store.newest() == newest
+
+
+def steps(store: CheckpointStore) -> set[int]:
+    return {step for step in range(1, 9) if store.holds(step, step)}
+
+
+def test_what_arrives_after_a_rollback_is_set_aside_where_it_is_newer_than_that(tmp_path: Path) -> None:
+    """Its pull may take an hour, and the run goes back meanwhile since the loss was no number."""
+    store = opened(tmp_path)
+    added(store, 1)
+    store.go_back({"generation": 1, "global_step": 1, "saved_at": 1, "name": "w"}, 3)
+    later = opened(tmp_path)  # of a coordinator that has started anew
+    added(later, 3)
+    assert steps(later) == {1}
+    later.begin(4)
+    added(later, 4)
+    assert steps(later) == {1, 4}, "what the run trains from there on counts"
+    later.go_back(None, 5)
+    added(later, 5)
+    assert steps(later) == set()
+
+
+def test_a_rollback_does_not_concern_hosts_that_count_anew(store: CheckpointStore) -> None:
+    store.go_back({"generation": 1, "global_step": 1, "saved_at": 1, "name": "w"}, 3)
+    store.begin(2)
+    added(store, 2)
+    assert steps(store) == {2}
+
+
 def test_what_one_went_back_from_keeps_its_chunks(store: CheckpointStore) -> None:
     chunks = [added(store, step) for step in (1, 2)]
-    store.go_back({"generation": 1, "global_step": 1, "saved_at": 1, "name": "w"})
+    store.go_back({"generation": 1, "global_step": 1, "saved_at": 1, "name": "w"}, 2)
     store.remove([9])  # of a generation that is not there: nothing else is swept with it
     assert [Path(store.path(chunk)).exists() for chunk in chunks] == [True, True]
     store.remove([2])

@@ -436,9 +436,14 @@ def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
     store = lab.checkpoints.store(run)
     store.settle("a", 2)
     assert store.holds(20, 1_700_000_500.0)
-    store.go_back({"generation": 1, "global_step": 32, "saved_at": 1_700_000_000.0})
+    store.go_back({"generation": 1, "global_step": 32, "saved_at": 1_700_000_000.0}, 2)
     assert not store.holds(20, 1_700_000_500.0)
+    lab.bring(run, 2, lab.a.root / "gen-000002" / "keras3_backup" / "latest.weights.h5")
+    assert not store.holds(20, 1_700_000_500.0), "its pull was waiting meanwhile"
     assert lab.seed(lab.run("c", "b"), 3).global_step == 32
+    lab.c.train(3, "keras3_backup", saved_at=1_700_000_900.0)
+    lab.bring(lab.run("c", "b"), 3, lab.c.root / "gen-000003" / "keras3_backup" / "latest.weights.h5")
+    assert store.holds(20, 1_700_000_900.0), "what is trained from there on counts"
 
 
 def test_what_was_handed_over_and_is_passed_over_is_not_taken_from_the_head_either(lab: Lab) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.head.links import edge, wire
 from orchestrator.head.records import history, run_series
-from orchestrator.head.records.history import History, names, read
+from orchestrator.head.records.history import History, names, read, read_by_step
 from orchestrator.host.shim.report import Progress, blank_task
 from orchestrator.protocol.channel import Decoder, encode
 from orchestrator.protocol.limits import METRICS_MAX
@@ -213,6 +213,48 @@ def test_the_rows_of_generations_that_have_ended_make_room_too(
         made.flush(at)
         assert made.failure is None, f"minute {minute}: {made.failure}"
     made.close()
+
+
+def test_steps_that_take_the_room_cost_no_curve_by_time(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tasks and hosts use has buckets of time only."""
+    monkeypatch.setattr(history, "BYTES_MAX", 400 << 10)
+    made, begin = History(path), 1_000_020
+    for minute in range(120):
+        for value in range(300):
+            at = begin + minute * 60 + value / 5
+            made.add(at, 1, minute * 300 + value, "", {"loss": at}, tiers=(60,))
+        made.add(at, 1, None, "worker:0", {"cpu_percent": 50.0}, tiers=(10, 60))
+        made.flush(begin + (minute + 1) * 60)
+        assert made.failure is None, f"minute {minute}: {made.failure}"
+    made.close()
+    assert os.stat(path).st_size <= 400 << 10
+    wanted = [("", "loss"), ("worker:0", "cpu_percent")]
+    loss, cpu = read(path, wanted, begin=None, end=None, buckets=900)
+    assert [bucket.begin for bucket in loss.buckets] == [begin + 60 * minute for minute in range(120)]
+    assert [bucket.begin for bucket in cpu.buckets] == [begin + 60 * minute + 50 for minute in range(120)]
+
+
+def test_a_fine_tier_of_time_that_takes_the_room_costs_neither_coarse_ones_nor_steps(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "BYTES_MAX", 400 << 10)
+    made, begin = History(path), 1_000_020
+    for minute in range(60):
+        for value in range(6):
+            for task in range(20):
+                at = begin + minute * 60 + value * 10
+                values = {"cpu_percent": math.sin(at + task)}
+                made.add(at, 1, None, f"worker:{task}", values, tiers=(10, 60))
+        made.add(at, 1, minute, "", {"loss": 1.0}, tiers=(60,))
+        made.flush(begin + (minute + 1) * 60)
+        assert made.failure is None, f"minute {minute}: {made.failure}"
+    made.close()
+    assert os.stat(path).st_size <= 400 << 10
+    (cpu,) = read(path, [("worker:0", "cpu_percent")], begin=None, end=None, buckets=900)
+    assert cpu.tier_s == 60, "those of 10 s made room"
+    assert [bucket.begin for bucket in cpu.buckets] == [begin + 60 * minute for minute in range(60)]
+    (loss,) = read_by_step(path, [("", "loss")], first=None, last=None, buckets=900)
+    assert [(bucket.step_first, bucket.n) for bucket in loss.buckets] == [(minute, 1) for minute in range(60)]
 
 
 def test_a_metric_may_have_any_name(path: str) -> None:

@@ -178,14 +178,27 @@ def test_follow_of_a_run_without_logs_waits_for_the_first(logs: RunLogs) -> None
 
 
 def test_runs_are_found_by_name_id_or_age(logs: RunLogs, tmp_path: Path) -> None:
-    for number, run_id in enumerate(["mnist-20261120-9", "mnist-20261120-10", "mnist-big-20261121-1"]):
+    for run_id in ("mnist-20261120-9", "mnist-20261120-10", "mnist-big-20261121-1"):
         (tmp_path / "runs" / run_id).mkdir(parents=True)
-        os.utime(tmp_path / "runs" / run_id, (number, number))
     assert logs.newest() == "mnist-big-20261121-1"
     assert logs.newest("mnist") == "mnist-20261120-10"
     assert logs.newest("mnist-20261120-9") == "mnist-20261120-9"
     assert logs.newest("other") is None
     assert run_name("mnist-big-20261121-1") == "mnist-big"
+
+
+def test_the_newest_run_began_last_whichever_directory_was_changed_last(
+    logs: RunLogs, tmp_path: Path
+) -> None:
+    """A tag, or a look at its page, changes the directory of an ended run."""
+    newest_first = ["a-20260106-090000", "b-20260105-090000", "mine-today", "mine-of-today", "mine", "a-1-2"]
+    for number, name in enumerate(newest_first):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        os.utime(tmp_path / "runs" / name, (number, number))
+    assert logs.newest() == "a-20260106-090000"
+    assert logs.newest("mine") == "mine"
+    assert logs.newest("b") == "b-20260105-090000"
+    assert logs.runs() == newest_first, "what a person put there comes last"
 
 
 def test_no_run_at_all(logs: RunLogs) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +154,26 @@ def test_runs_share_contents_and_what_no_run_needs_is_removed(tmp_path: Path) ->
     store(tmp_path).tidy(set())
     assert blobs(tmp_path) == set()
     assert list((tmp_path / "state/code/trees").iterdir()) == []
+
+
+def test_the_code_of_a_run_whose_record_cannot_be_read_now_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(tmp_path, {"train.py": b"a"})
+    make_old(tmp_path)
+    whole = os.open
+
+    def opens(path: Any, *arguments: Any, **options: Any) -> Any:
+        if str(path).endswith("runs/t-1.json"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return whole(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.open", opens)
+        with pytest.raises(OSError, match="Too many open files"):
+            store(tmp_path).tidy({"t-1"})
+    assert blobs(tmp_path) == {b"a"}
+    assert since(tmp_path, "t-1") == []
 
 
 def test_many_take_and_keep_the_same_snapshot_at_once(tmp_path: Path) -> None:

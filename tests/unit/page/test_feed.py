@@ -68,6 +68,10 @@ def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> N
     assert steady(unheard, later)["runs"]["t"]["tasks"]["worker:0"]["heartbeat_time"] is None
 
 
+def test_what_is_wrong_with_the_records_is_told() -> None:
+    assert steady({"runs": [], "troubles": ["t is set aside"]}, None)["troubles"] == ["t is set aside"]
+
+
 def test_200_tasks_that_train_cost_a_few_kilobytes_a_second() -> None:
     before, sizes, calm = None, [], Calm()
     for second in range(20):

@@ -122,6 +122,64 @@ def test_what_a_script_went_on_from_by_itself_counts() -> None:
     assert (found.badput["lost"], found.kept_s) == (50, 50 + 40)
 
 
+@pytest.mark.parametrize(("second_until", "lost"), [(250, 50), (285, 50 + 30)])
+def test_a_second_step_back_loses_more_of_all_generations_before(second_until: float, lost: float) -> None:
+    told = events(
+        (100, Kind.SUBMITTED, 0, {}),
+        (110, Kind.GENERATION, 1, {"gpus": 72}),
+        (112, Kind.FROM_START, 1, {}),
+        (120, Kind.RUNNING, 1, {}),
+        (175, Kind.CHECKPOINT, 1, {"global_step": 50}),
+        (205, Kind.CHECKPOINT, 1, {"global_step": 80}),
+        (225, Kind.STOPPING, 1, {}),
+        (240, Kind.GENERATION, 2, {"gpus": 72}),
+        (245, Kind.RESUMED, 2, {"global_step": 80, "steps_lost": 20}),
+        (250, Kind.RUNNING, 2, {}),
+        (second_until, Kind.STOPPING, 2, {}),
+        (290, Kind.GENERATION, 3, {"gpus": 72}),
+        (295, Kind.RESUMED, 3, {"global_step": 50, "steps_lost": 30}),
+        (300, Kind.RUNNING, 3, {}),
+        (420, Kind.SUCCEEDED, 3, {}),
+    )
+    moved = {1: Moved(125, 225, 1, 100), 3: Moved(300, 420, 51, 170)}
+    if second_until > 250:
+        moved[2] = Moved(255, 285, 81, 110)
+    found = of(account(told, now=1e9, moved=moved))
+    assert (found.generations[1].kept_to, found.generations[1].last_step) == (50, 100)
+    assert found.badput["lost"] == pytest.approx(lost)
+    assert found.lost_gpu_hours == pytest.approx(lost * 72 / 3600)
+    assert found.kept_s == pytest.approx(50 + 120)
+    assert found.kept_s + sum(found.badput.values()) == pytest.approx(found.elapsed_s)
+    before_its_first_step = of(account(told[:-1], now=301, moved={1: moved[1]}))
+    assert before_its_first_step.generations[1].kept_to == 80, "nothing below it was trained again yet"
+
+
+def test_a_start_that_failed_before_its_first_step_loses_no_work_of_generations_long_before() -> None:
+    """A script that restores by itself is told to begin at step 0 each time, and says later where it went on."""
+    told = events(
+        (100, Kind.SUBMITTED, 0, {}),
+        (110, Kind.GENERATION, 1, {}),
+        (120, Kind.RUNNING, 1, {}),
+        (220, Kind.STOPPING, 1, {}),
+        (230, Kind.GENERATION, 2, {}),
+        (235, Kind.FROM_START, 2, {}),
+        (240, Kind.RUNNING, 2, {}),
+        (240, Kind.OWN_PLACE, 2, {"global_step": 90}),
+        (300, Kind.STOPPING, 2, {}),
+        (310, Kind.GENERATION, 3, {}),
+        (315, Kind.FROM_START, 3, {}),
+        (320, Kind.RUNNING, 3, {}),
+        (325, Kind.STOPPING, 3, {}),
+        (330, Kind.GENERATION, 4, {}),
+        (335, Kind.FROM_START, 4, {}),
+        (340, Kind.RUNNING, 4, {}),
+        (340, Kind.OWN_PLACE, 4, {"global_step": 140}),
+        (400, Kind.SUCCEEDED, 4, {}),
+    )
+    moved = {1: Moved(120, 220, 1, 100), 2: Moved(240, 300, 91, 150), 4: Moved(340, 400, 141, 200)}
+    assert of(account(told, now=1e9, moved=moved)).generations[1].kept_to == 90
+
+
 def test_a_stall_is_no_training() -> None:
     stalled = [*A_RESTART[:4], Event(150, Kind.STALLED, 1), Event(180, Kind.MOVES_AGAIN, 1)]
     found = of(account(stalled, now=200, moved={1: Moved(125, 200, 1, 100)}))

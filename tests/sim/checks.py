@@ -352,6 +352,8 @@ class Checks:
     def _seeded(self, after: Run) -> None:
         assert after.seed is not None
         self._verified, self._seed_wants = self.run.share.still_there(self._verified)
+        if self.run.scenario.script == "restores-nothing":
+            self._seed_wants = None  # what it saves from step 0 on is newer than what it had reached before
         given = after.seed.global_step
         self.demand(
             self._seed_wants is None or (given is not None and given >= self._seed_wants),

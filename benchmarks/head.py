@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import MAGIC_NUMBER
 from math import inf
@@ -40,7 +41,7 @@ from benchmarks.limits import LIMITS
 from benchmarks.machine import claim_memory
 from orchestrator.head.code import bundle
 from orchestrator.head.code.compiled import compiled_for
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.lab import Lab, LabHost
 
 SIMULATED = (16, 96, 300, 1000)
@@ -245,7 +246,10 @@ def by_plain_ssh_s(lab: Lab, script: str, stdin: bytes = b"") -> float:
 
 
 def _up(cluster: Cluster, hosts: list[dict[str, object]]) -> tuple[float, float]:
-    """Start the run. Return the head's CPU in milliseconds a host, and the seconds that it took."""
+    """Start the run, up to the release of its tasks: `orch up` itself also waits for their first step.
+
+    Return the head's CPU in milliseconds a host, and the seconds that it took.
+    """
     spec = cluster.spec(
         tasks=len(hosts),
         hosts=hosts,
@@ -259,7 +263,15 @@ def _up(cluster: Cluster, hosts: list[dict[str, object]]) -> tuple[float, float]
         cluster.ok("coordinator", "start")
     pid = cluster.coordinator_pid
     before, began = proc.cpu_s(pid), time.monotonic()
-    cluster.ok("up", spec, timeout=TIMEOUT_S)
+    run_id = cluster.ok("up", spec, "--detach", timeout=TIMEOUT_S).strip()
+    journal = (
+        cluster.directory / "state" / "journal.db"
+    )  # read directly: the head would pay for each question
+    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+        query = "SELECT count(*) FROM events WHERE run_id = ? AND kind = 'running'"
+        wait_until(
+            lambda: bool(db.execute(query, (run_id,)).fetchone()[0]), "the tasks' release", timeout=TIMEOUT_S
+        )
     took_s = time.monotonic() - began
     return (proc.cpu_s(pid) - before) * 1000 / len(hosts), took_s
 

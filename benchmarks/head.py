@@ -264,9 +264,8 @@ def _up(cluster: Cluster, hosts: list[dict[str, object]]) -> tuple[float, float]
     pid = cluster.coordinator_pid
     before, began = proc.cpu_s(pid), time.monotonic()
     run_id = cluster.ok("up", spec, "--detach", timeout=TIMEOUT_S).strip()
-    journal = (
-        cluster.directory / "state" / "journal.db"
-    )  # read directly: the head would pay for each question
+    journal = cluster.directory / "state" / "journal.db"
+    # The journal is read, since the head would pay for each question
     with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
         query = "SELECT count(*) FROM events WHERE run_id = ? AND kind = 'running'"
         wait_until(

@@ -79,11 +79,8 @@ def listed(environment: Environment, name: str | None = None, tags: Collection[s
     named = [entry for entry in aside if name in (None, entry.run_id, entry.name)]
     for entry in named:
         environment.warn(entry.sentence)
-    if (
-        name is not None
-        and not named
-        and not any(name in (one.run.run_id, one.run.plan.name) for one in runs)
-    ):
+    is_known = bool(named) or any(name in (one.run.run_id, one.run.plan.name) for one in runs)
+    if name is not None and not is_known:
         raise no_such_run(name, [one.run.plan.name for one in runs])
     try:
         now = {run["run_id"]: run for run in runs_of(environment.client())}
